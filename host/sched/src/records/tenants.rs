@@ -225,8 +225,9 @@ impl Tenants {
         self.records[at].waiting_since.get_or_insert(self.now.nanos);
     }
 
-    /// Lets those of the tenants with queued work, in key order, that are first in fair order, have waited for
-    /// `patience_nanos`, and use less than their guaranteed processors start one more task. Returns whether there are any.
+    /// Lets those of the tenants with queued work, in key order, that have waited for `patience_nanos` start one more task:
+    /// those that use less than what is reserved for them, and those that are first in fair order and use less than their
+    /// guaranteed processors. Returns whether there are any.
     pub(crate) fn end_waits(&mut self, queued: &[TenantKey], patience_nanos: u64) -> bool {
         self.competing_weights = 0;
         let mut first = u128::MAX;
@@ -249,8 +250,9 @@ impl Tenants {
             let waited = |since: u64| self.now.nanos.saturating_sub(since) >= patience_nanos;
             let has_waited = tenant.waiting_since.is_some_and(waited);
             let has_less = tenant.local_cpus <= 0 || tenant.local_cpus < i128::from(guaranteed);
-            // It has used less than its share so far as well.
-            if has_waited && has_less && tenant.virtual_time <= first {
+            // It has used less than its share so far as well. What is reserved for it does not depend on that.
+            let is_reserved = tenant.local_cpus < i128::from(tenant.share.reserved_cpus);
+            if has_waited && has_less && (is_reserved || tenant.virtual_time <= first) {
                 tenant.waiting_since = Some(self.now.nanos);
                 tenant.may_overcommit = true;
                 has_any = true;
