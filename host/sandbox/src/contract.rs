@@ -1,8 +1,9 @@
 //! Inspects a component's bytes before anything of it is compiled or run.
 
 use sandbar_core::{Code, Fault};
-use wasmparser::{DataKind, Encoding, Operator, Parser, Payload};
+use wasmparser::{DataKind, Encoding, Parser, Payload, TypeRef};
 
+use crate::constant::Constant;
 use crate::rewrite::MemoryImage;
 
 /// The contract version that this host serves.
@@ -30,6 +31,9 @@ const GRANTED: [&str; 10] = [
     "wasi:io/",
     "wasi:random/",
 ];
+
+/// Maximum bytes of a memory with 32-bit addresses.
+const MEMORY_BYTES_MAX: u64 = 1 << 32;
 
 /// Imports, exports and initial memory of a component.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +68,8 @@ pub fn inspect(bytes: &[u8]) -> Result<ComponentShape, Fault> {
         initial: None,
     };
     let mut depth = 0usize;
+    // Globals of the current module. Modules contain no modules.
+    let mut globals = Vec::new();
     for payload in Parser::new(0).parse_all(bytes) {
         match payload.map_err(malformed)? {
             Payload::Version { encoding: Encoding::Module, .. } if depth == 0 => {
@@ -72,6 +78,7 @@ pub fn inspect(bytes: &[u8]) -> Result<ComponentShape, Fault> {
                     "it is a core WebAssembly module, not a component; build it for wasm32-wasip2, for instance with `host build`",
                 ));
             }
+            Payload::Version { encoding: Encoding::Module, .. } => globals.clear(),
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
             Payload::ComponentImportSection(section) if depth == 0 => {
@@ -84,9 +91,21 @@ pub fn inspect(bytes: &[u8]) -> Result<ComponentShape, Fault> {
                     shape.exports.push(export.map_err(malformed)?.name.name.to_owned());
                 }
             }
+            Payload::ImportSection(section) => {
+                for import in section.into_imports() {
+                    if let TypeRef::Global(_) = import.map_err(malformed)?.ty {
+                        globals.push(None);
+                    }
+                }
+            }
+            Payload::GlobalSection(section) => {
+                for global in section {
+                    Constant::next_global(&global.map_err(malformed)?, &mut globals);
+                }
+            }
             Payload::DataSection(section) => {
                 for data in section {
-                    shape.image_end = shape.image_end.max(data_end(&data.map_err(malformed)?));
+                    shape.image_end = shape.image_end.max(data_end(&data.map_err(malformed)?, &globals));
                 }
             }
             _ => {}
@@ -130,15 +149,13 @@ fn other_version(name: &str) -> Fault {
     )
 }
 
-/// Returns the end of an active segment if its offset is constant.
-fn data_end(data: &wasmparser::Data<'_>) -> u64 {
+/// Returns the end of an active segment. If its offset is not known, it may be anywhere in its memory.
+fn data_end(data: &wasmparser::Data<'_>, globals: &[Option<Constant>]) -> u64 {
     let DataKind::Active { offset_expr, .. } = &data.kind else { return 0 };
-    let start = match offset_expr.get_operators_reader().read() {
-        Ok(Operator::I32Const { value }) => u64::from(value as u32),
-        Ok(Operator::I64Const { value }) => value as u64,
-        _ => return 0,
-    };
-    start.saturating_add(data.data.len() as u64)
+    match Constant::offset(offset_expr, globals) {
+        Some(start) => u64::from(start) + data.data.len() as u64,
+        None => MEMORY_BYTES_MAX,
+    }
 }
 
 #[cfg(test)]
@@ -192,6 +209,31 @@ mod tests {
             (core module (memory 1) (data (i32.const 5000) "yz"))
             (instance $i) (export "sandbar:udf/guest@0.1.0" (instance $i)))"#;
         check(text, Ok(5002));
+    }
+
+    #[test]
+    fn offsets_of_segments_are_constant_expressions() {
+        let cases = [
+            ("(i32.const 8)", 12),
+            ("(i32.add (i32.const 8) (i32.const 4096))", 4108),
+            ("(i32.mul (i32.sub (i32.const 8) (i32.const 6)) (i32.const 100))", 204),
+            ("(global.get $defined)", 8196),
+            ("(i32.add (global.get $defined) (i32.const 16))", 8212),
+            ("(i32.const -4)", MEMORY_BYTES_MAX),
+            ("(global.get $imported)", MEMORY_BYTES_MAX),
+            ("(i32.add (i32.const 8) (global.get $imported))", MEMORY_BYTES_MAX),
+        ];
+        for (offset, end) in cases {
+            let text = format!(
+                r#"(component
+                (core module (global i32 (i32.const 1)))
+                (core module (import "a" "b" (global $imported i32)) (memory 1)
+                    (global $defined i32 (i32.mul (i32.const 4096) (i32.const 2)))
+                    (data (offset {offset}) "abcd"))
+                (instance $i) (export "sandbar:udf/guest@0.1.0" (instance $i)))"#
+            );
+            check(&text, Ok(end));
+        }
     }
 
     proptest! {

@@ -14,6 +14,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod clock;
+mod constant;
 mod contract;
 mod dense;
 mod engine;

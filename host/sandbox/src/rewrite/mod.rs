@@ -27,7 +27,7 @@ pub use reset::MemoryImage;
 use reset::{initial, parts_only_name, with_globals_reset};
 
 /// Version of the rewriting, part of the cache key of native code.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// A rewritten component.
 #[derive(Debug)]
@@ -145,7 +145,10 @@ impl<'i, 'a> TrampolineLinkage<'i, 'a> {
             let ItemKind::Canonical(canonical) = &item.kind else { continue };
             let options = match canonical {
                 CanonicalFunction::Lift { core_func_index, options, .. } => {
-                    called.insert(name(*core_func_index)?);
+                    // With a `post-return` function, the code is idle only after that one.
+                    let is_last = !options.iter().any(|option| matches!(option, CanonicalOption::PostReturn(_)));
+                    let functions = if is_last { &mut called } else { &mut meanwhile };
+                    functions.insert(name(*core_func_index)?);
                     options
                 }
                 CanonicalFunction::Lower { options, .. } => options,

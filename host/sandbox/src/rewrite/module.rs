@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use wasm_encoder::{Encode, ExportKind, RawSection};
 use wasmparser::{BinaryReader, Element, ElementItems, ElementKind, ExternalKind, Operator, Parser, Payload, TypeRef};
 
+use crate::constant::Constant;
+
 /// Name of the module from which the code imports its memory, and of the module's only export.
 pub(super) const MEMORY_MODULE: &str = "sandbar:memory";
 pub(super) const MEMORY: &str = "memory";
@@ -17,8 +19,12 @@ pub(super) fn slots_called(module: &[u8]) -> Option<HashMap<&str, usize>> {
             Payload::ExportSection(section) => names = section.into_iter().collect::<Result<_, _>>().ok()?,
             Payload::CodeSectionEntry(body) => {
                 let operators = body.get_operators_reader().ok()?.into_iter().collect::<Result<Vec<_>, _>>().ok()?;
-                let [passed @ .., Operator::I32Const { value }, Operator::CallIndirect { .. }, Operator::End] =
-                    &*operators
+                let [
+                    passed @ ..,
+                    Operator::I32Const { value },
+                    Operator::CallIndirect { table_index: 0, .. },
+                    Operator::End,
+                ] = &*operators
                 else {
                     return None;
                 };
@@ -28,6 +34,7 @@ pub(super) fn slots_called(module: &[u8]) -> Option<HashMap<&str, usize>> {
                 }
                 slots.push(usize::try_from(*value).ok()?);
             }
+            Payload::TableSection(section) if section.count() != 1 => return None,
             other => only_declares(&other)?,
         }
     }
@@ -35,7 +42,7 @@ pub(super) fn slots_called(module: &[u8]) -> Option<HashMap<&str, usize>> {
     names.map(|export| Some((export.name, *slots.get(export.index as usize)?))).collect()
 }
 
-/// Returns the name of the function that a module puts into each slot of the table.
+/// Returns the name of the function that a module puts into each slot of the imported table.
 pub(super) fn slots_filled(module: &[u8]) -> Option<Vec<&str>> {
     let (mut names, mut slots) = (Vec::new(), None);
     for payload in Parser::new(0).parse_all(module) {
@@ -45,18 +52,17 @@ pub(super) fn slots_filled(module: &[u8]) -> Option<Vec<&str>> {
                 names = imports.iter().filter(|i| matches!(i.ty, TypeRef::Func(_))).map(|i| i.name).collect();
             }
             Payload::ElementSection(section) if section.count() == 1 => {
-                let Element { kind: ElementKind::Active { offset_expr, .. }, items, .. } =
+                let Element { kind: ElementKind::Active { table_index: None | Some(0), offset_expr }, items, .. } =
                     section.into_iter().next()?.ok()?
                 else {
                     return None;
                 };
-                let (Ok(Operator::I32Const { value: 0 }), ElementItems::Functions(functions)) =
-                    (offset_expr.get_operators_reader().read(), items)
-                else {
+                let (Some(0), ElementItems::Functions(functions)) = (Constant::offset(&offset_expr, &[]), items) else {
                     return None;
                 };
                 slots = Some(functions.into_iter().collect::<Result<Vec<_>, _>>().ok()?);
             }
+            Payload::TableSection(_) => return None,
             other => only_declares(&other)?,
         }
     }

@@ -10,12 +10,22 @@ use std::collections::HashSet;
 
 use wasm_encoder::{Encode, ExportKind, ExportSection, Instruction, RawSection};
 use wasmparser::{
-    BinaryReader, DataKind, ElementKind, Encoding, ExternalKind, Operator, Parser, Payload, TypeRef, ValType,
+    BinaryReader, DataKind, ElementKind, Encoding, ExternalKind, Operator, Parser, Payload, TypeRef, Validator,
+    WasmFeatures,
 };
+
+use crate::constant::Constant;
 
 /// Maximum bytes of an image that is stored with the code.
 const IMAGE_BYTES_MAX: u64 = 64 << 20;
 const WASM_PAGE_BYTES: u64 = 64 << 10;
+
+/// Parts of WebAssembly whose effects [`changes_more`] knows. Code that needs another part gets a new sandbox for each
+/// call, even if the engine supports that part.
+const KNOWN_FEATURES: WasmFeatures = WasmFeatures::WASM2
+    .union(WasmFeatures::RELAXED_SIMD)
+    .union(WasmFeatures::TAIL_CALL)
+    .union(WasmFeatures::EXTENDED_CONST);
 
 /// Initial memory of a sandbox: zero except for an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,10 +54,7 @@ pub(super) fn initial(memory: &[u8]) -> Option<MemoryImage> {
                 for data in section {
                     let data = data.ok()?;
                     let DataKind::Active { memory_index: 0, offset_expr } = &data.kind else { return None };
-                    let Ok(Operator::I32Const { value }) = offset_expr.get_operators_reader().read() else {
-                        return None;
-                    };
-                    let start = value as u32 as usize;
+                    let start = Constant::offset(offset_expr, &[])? as usize;
                     segments.push((start, start.checked_add(data.data.len())?, data.data));
                 }
             }
@@ -106,13 +113,14 @@ struct Globals<'a> {
     /// Types of its functions, imported ones first.
     functions: Vec<u32>,
     /// Mutable globals, with the instruction for their initial value.
-    set: Vec<(u32, Instruction<'a>)>,
+    set: Vec<(u32, Instruction<'static>)>,
     exports: Vec<wasmparser::Export<'a>>,
 }
 
 /// Returns the module with its mutable globals reset whenever a function of one of these names has returned; `None` if
 /// it may change anything else but its memory.
 pub(super) fn with_globals_reset(module: &[u8], names: &HashSet<&str>) -> Option<Vec<u8>> {
+    Validator::new_with_features(KNOWN_FEATURES).validate_all(module).ok()?;
     let globals = Globals::read(module)?;
     let mut wrapped = globals.exports.iter().filter(|export| names.contains(export.name));
     if globals.set.is_empty() {
@@ -152,7 +160,7 @@ pub(super) fn with_globals_reset(module: &[u8], names: &HashSet<&str>) -> Option
 
 impl<'a> Globals<'a> {
     fn read(module: &'a [u8]) -> Option<Globals<'a>> {
-        let mut read = Globals::default();
+        let (mut read, mut values) = (Globals::default(), Vec::new());
         for payload in Parser::new(0).parse_all(module) {
             match payload.ok()? {
                 Payload::TypeSection(section) => {
@@ -177,8 +185,9 @@ impl<'a> Globals<'a> {
                 Payload::GlobalSection(section) => {
                     for (global, at) in section.into_iter().zip(0..) {
                         let global = global.ok()?;
+                        let value = Constant::next_global(&global, &mut values);
                         if global.ty.mutable {
-                            read.set.push((at, value(global.ty.content_type, &global.init_expr)?));
+                            read.set.push((at, value?.instruction()));
                         }
                     }
                 }
@@ -226,26 +235,6 @@ impl<'a> Globals<'a> {
             section.export(export.name, kind, index);
         }
         Some(section)
-    }
-}
-
-/// Returns the initial value of a global, if it is a number.
-fn value(item_type: ValType, initial: &wasmparser::ConstExpr<'_>) -> Option<Instruction<'static>> {
-    let mut operators = initial.get_operators_reader().into_iter();
-    let (Some(Ok(value)), Some(Ok(Operator::End)), None) = (operators.next(), operators.next(), operators.next())
-    else {
-        return None;
-    };
-    match (item_type, value) {
-        (ValType::I32, Operator::I32Const { value }) => Some(Instruction::I32Const(value)),
-        (ValType::I64, Operator::I64Const { value }) => Some(Instruction::I64Const(value)),
-        (ValType::F32, Operator::F32Const { value }) => {
-            Some(Instruction::F32Const(f32::from_bits(value.bits()).into()))
-        }
-        (ValType::F64, Operator::F64Const { value }) => {
-            Some(Instruction::F64Const(f64::from_bits(value.bits()).into()))
-        }
-        _ => None,
     }
 }
 

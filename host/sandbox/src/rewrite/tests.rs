@@ -92,6 +92,12 @@ fn only_one_form_is_changed() {
     check(lowered, &with(lowered, "string-encoding=utf16"), false);
     check("func $0 $1 $2", "func $2 $1 $0", true);
     check("(elem (i32.const 0)", "(elem (i32.const 1)", false);
+    check("(elem (i32.const 0)", "(elem (offset (i32.add (i32.const 0) (i32.const 1)))", false);
+    check("(elem (i32.const 0)", "(elem (offset (i32.sub (i32.const 1) (i32.const 1)))", true);
+    check("(elem (i32.const 0)", "(table $own 3 3 funcref) (elem (table $own) (i32.const 0)", false);
+    let imports = "(table (export \"$imports\") 3 3 funcref)";
+    check(imports, &with(imports, "(table 3 3 funcref)"), false);
+    check(imports, &format!("(table 3 3 funcref) {imports}"), false);
     check("(elem (i32.const 0)", "(memory 1) (elem (i32.const 0)", false);
     check("(type $read (func", "(func $start) (start $start) (type $read (func", false);
     check("(local.get 2) (i32.const 2)", "(local.get 1) (i32.const 2)", false);
