@@ -78,8 +78,11 @@ pub(crate) trait WorkerLink: std::fmt::Debug {
     /// Sets whether the node's thread sleeps, so that messages must wake it.
     fn set_node_sleeps(&self, _: bool) {}
 
-    /// Interrupts a task if its code runs.
+    /// Interrupts a task if the worker runs it.
     fn interrupt(&self, _: u64) {}
+
+    /// Ends the interruption of a task.
+    fn end_interrupt(&self, _: u64) {}
 
     /// Returns the task whose code runs.
     fn current_task(&self) -> Option<u64> {
@@ -175,6 +178,10 @@ impl WorkerLink for ProgramWorker {
 
     fn interrupt(&self, task: u64) {
         self.interrupt(task);
+    }
+
+    fn end_interrupt(&self, task: u64) {
+        self.end_interrupt(task);
     }
 
     fn current_task(&self) -> Option<u64> {

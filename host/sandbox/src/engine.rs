@@ -13,7 +13,7 @@ use wasmtime::{
 };
 
 use crate::contract::{ComponentShape, check_binary};
-use crate::interrupt;
+use crate::interrupt::{self, FunctionBodies};
 use crate::linker::linker;
 use crate::memory::{PAGE_BYTES, Slots};
 use crate::memory_reset::{KEEP_RESIDENT_BYTES, MemoryReset, pages};
@@ -66,7 +66,8 @@ fn config() -> Config {
         .cranelift_opt_level(OptLevel::Speed)
         .concurrency_support(false)
         .wasm_memory64(false)
-        .wasm_backtrace_max_frames(std::num::NonZeroUsize::new(16))
+        // A trap walks no stack: an interrupt may find one whose last frame is not complete.
+        .wasm_backtrace_max_frames(None)
         .memory_init_cow(true);
     config
 }
@@ -177,7 +178,8 @@ impl Engine {
         let other = |e| Fault::new(Code::Import, format!("{e:#}; build it again with the sandbar-guest of this host"));
         let pre = self.linker.instantiate_pre(&component).map_err(other)?;
         let exports = Exports::find(&component)?;
-        Ok(Program { pre, exports, image_end, slots: self.slots.clone(), reuse: None, _code: code })
+        let functions = FunctionBodies::of(&component);
+        Ok(Program { pre, exports, image_end, slots: self.slots.clone(), reuse: None, functions, _code: code })
     }
 
     /// Enables [`Program::run`] to reuse sandboxes of a program, with the given initial memory
@@ -201,13 +203,11 @@ impl CustomCodeMemory for InPlaceCode {
     }
 
     fn publish_executable(&self, at: *const u8, bytes: usize) -> wasmtime::Result<()> {
-        interrupt::add_code(at as usize, bytes);
         // SAFETY: wasmtime owns these pages, or was lent them to run their content; nothing writes them any longer.
         Ok(unsafe { mprotect(at.cast_mut().cast(), bytes, MprotectFlags::READ | MprotectFlags::EXEC) }?)
     }
 
     fn unpublish_executable(&self, at: *const u8, bytes: usize) -> wasmtime::Result<()> {
-        interrupt::remove_code(at as usize);
         // SAFETY: the same pages, and none of their code runs.
         Ok(unsafe { mprotect(at.cast_mut().cast(), bytes, MprotectFlags::READ) }?)
     }

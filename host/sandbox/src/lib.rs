@@ -40,7 +40,7 @@ mod wasi;
 pub use contract::{CONTRACT, ComponentShape, DENSE, check_binary, inspect};
 pub use engine::{Engine, build_id, compile, may_swap};
 pub use instance::Instance;
-pub use interrupt::{install_interrupt_handler, set_current_task};
+pub use interrupt::{install_interrupt_handler, is_interrupted, set_current_task};
 pub use memory_reset::reports_written_pages;
 pub use program::Program;
 pub use reuse::IdleSandboxes;

@@ -7,6 +7,7 @@ use wasmtime::Store;
 use wasmtime::component::{Component, ComponentExportIndex, InstancePre};
 
 use crate::contract::{GUEST, PARAMETERS, PROGRAM};
+use crate::interrupt::FunctionBodies;
 use crate::memory::Slots;
 use crate::memory_reset::MemoryReset;
 use crate::services::Services;
@@ -23,6 +24,8 @@ pub struct Program {
     pub(crate) slots: Arc<Slots>,
     /// Present if its sandboxes are reused.
     pub(crate) reuse: Option<MemoryReset>,
+    /// Where its tasks can be interrupted.
+    pub(crate) functions: FunctionBodies,
     /// The memory of the code, if wasmtime does not own it. Dropped last.
     pub(crate) _code: CodeOwner,
 }

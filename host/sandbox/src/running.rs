@@ -43,6 +43,7 @@ impl TaskOutcome {
 /// the call and the sandbox.
 pub struct TaskExecution {
     call: Pin<Box<dyn Future<Output = TaskOutcome>>>,
+    program: Arc<Program>,
 }
 
 type Resume = TypedFunc<(u64,), GuestResult>;
@@ -66,7 +67,7 @@ impl Program {
         call: TaskCall,
     ) -> TaskExecution {
         let (program, idle, limits) = (self.clone(), idle.clone(), *limits);
-        TaskExecution::new(async move {
+        TaskExecution::new(self, async move {
             let sandbox = match idle.take(job, &program) {
                 Some(mut sandbox) => {
                     sandbox.store.data_mut().serve(services, call.seed);
@@ -97,7 +98,7 @@ impl Program {
         call: TaskCall,
     ) -> TaskExecution {
         let (program, limits) = (self.clone(), *limits);
-        TaskExecution::new(async move {
+        TaskExecution::new(self, async move {
             let mut sandbox = match program.sandbox(services, &limits, call.seed).await {
                 Ok(sandbox) => sandbox,
                 Err(fault) => return TaskOutcome::without_usage(Err(fault)),
@@ -113,6 +114,7 @@ impl Program {
     /// Creates a sandbox.
     async fn sandbox(&self, services: Box<dyn Services>, limits: &Limits, seed: u64) -> Result<Sandbox, Fault> {
         let mut store = self.store(services, limits, seed);
+        store.call_hook(|_, _| interrupt::check());
         match self.calls(&mut store).await {
             Ok(calls) => Ok(Sandbox::new(store, calls)),
             Err(error) => Err(fault(store.data_mut(), error)),
@@ -189,16 +191,16 @@ fn of_another_type(error: wasmtime::Error) -> wasmtime::Error {
 }
 
 impl TaskExecution {
-    fn new(call: impl Future<Output = TaskOutcome> + 'static) -> TaskExecution {
-        TaskExecution { call: Box::pin(call) }
+    fn new(program: &Arc<Program>, call: impl Future<Output = TaskOutcome> + 'static) -> TaskExecution {
+        TaskExecution { call: Box::pin(call), program: program.clone() }
     }
 
     /// Runs until the call waits ([`Services::poll_wait`]) or finishes, on behalf of `task`: interrupting that task
     /// ends this call.
     pub fn poll(&mut self, task: TaskId) -> Poll<TaskOutcome> {
         let poll = || self.call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        let (polled, ended) = interrupt::run_on_behalf_of(task.0, poll);
-        // The call ended with a trap; the interruption is the more specific cause.
+        let (polled, ended) = interrupt::run_on_behalf_of(task.0, &self.program.functions, poll);
+        // The call ended with a trap or a failed import; the interruption is the more specific cause.
         let why = || Fault::new(Code::Cancelled, "it was cancelled while it ran");
         polled.map(|call| if ended { TaskOutcome { result: Err(why()), ..call } } else { call })
     }

@@ -31,9 +31,12 @@ impl Engine {
             let Some(event) = self.cx.effects.events.pop_front() else {
                 return self.leases.report_contention(&self.cx);
             };
-            if let Event::Recalled { tasks, .. } = &event {
+            if let Event::Recalled { worker, tasks } = &event {
                 // Until now, the scheduler could still have them interrupted.
-                tasks.iter().for_each(|task| self.deadlines.recalled(*task));
+                for task in tasks {
+                    self.end_interrupt(*worker, *task);
+                    self.deadlines.recalled(*task);
+                }
             }
             self.cx.step(event);
         }
@@ -182,6 +185,15 @@ impl Engine {
         connected.link.send(&NodeMessage::Cancel(task.0, attempt.0));
         connected.link.interrupt(task.0);
         self.deadlines.ending(task, worker, reason, self.cx.time.now);
+    }
+
+    /// Ends the interruption of an attempt, before its task may run again in the same worker.
+    pub(super) fn end_interrupt(&self, worker: WorkerId, task: TaskId) {
+        if self.deadlines.is_ending(task)
+            && let Some(connected) = self.cx.workers.get(&worker)
+        {
+            connected.link.end_interrupt(task.0);
+        }
     }
 
     fn end_jobs(&mut self) {

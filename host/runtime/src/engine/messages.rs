@@ -261,6 +261,7 @@ impl Engine {
         returned: Result<ReturnedValues<'_>, Box<TaskError>>,
     ) -> io::Result<Outcome<StoredValue>> {
         let deadlock = self.deadlocks.take_fault(task);
+        self.end_interrupt(worker, task);
         let reason = self.deadlines.finished(task).or(deadlock);
         let error = match returned {
             Ok(values) => match take_returned(&mut self.cx, worker, values)? {

@@ -32,6 +32,9 @@ pub(super) mod words {
     pub const FREE_MEMORY: usize = 72;
 }
 
+/// Value of a word for a task if there is none.
+pub(super) const NO_TASK: u64 = u64::MAX;
+
 const CONTROL_BYTES: usize = 4096;
 const WORKER_RING_BYTES: usize = 2 << 20;
 const NODE_RING_BYTES: usize = 1 << 20;

@@ -16,7 +16,7 @@ use sandbar_store::{Mapping, SharedMemory};
 
 use super::clock::monotonic_nanos;
 use super::doorbell::Doorbell;
-use super::layout::{MEMORY_BYTES, rings, words};
+use super::layout::{MEMORY_BYTES, NO_TASK, rings, words};
 use super::messages::{AttemptUsage, Delivery, NodeMessage, StartTask, SubmitTask, TaskRole, WorkerMessage};
 use super::node_doorbell::WorkerBell;
 use super::objects::{LocalValue, ObjectKey, TaskSlot};
@@ -133,7 +133,6 @@ pub fn run_program_worker() -> io::Result<()> {
         frame: Vec::new(),
         packet,
     };
-    worker.memory.atomic(words::CURRENT_TASK).store(u64::MAX, SeqCst);
     loop {
         if !worker.step()? {
             worker.idle()?;
@@ -435,7 +434,7 @@ impl Worker {
         let start = monotonic_nanos();
         let polled = active.running.poll(TaskId(on_behalf_of));
         active.add_run(start, monotonic_nanos());
-        self.memory.atomic(words::CURRENT_TASK).store(u64::MAX, SeqCst);
+        self.memory.atomic(words::CURRENT_TASK).store(NO_TASK, SeqCst);
         match polled {
             Poll::Ready(ended) => self.finish(slot, ended),
             Poll::Pending => {

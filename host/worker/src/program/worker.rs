@@ -13,7 +13,7 @@ use sandbar_process::socket;
 use sandbar_store::{SealedFile, SharedMemory};
 
 use super::doorbell::Doorbell;
-use super::layout::{MEMORY_BYTES, rings, words};
+use super::layout::{MEMORY_BYTES, NO_TASK, rings, words};
 use super::messages::{NodeMessage, StartTask};
 use super::node_doorbell::NodeDoorbell;
 use super::packets::Packet;
@@ -107,7 +107,8 @@ impl ProgramWorker {
             return Err(io::Error::new(io::ErrorKind::NotFound, "there is no program for workers"));
         }
         let memory = Arc::new(SharedMemory::new(MEMORY_BYTES)?);
-        memory.atomic(words::TASK_TO_INTERRUPT).store(u64::MAX, Release);
+        memory.atomic(words::TASK_TO_INTERRUPT).store(NO_TASK, Release);
+        memory.atomic(words::CURRENT_TASK).store(NO_TASK, Release);
         let (child, socket) = WorkerChild::start(&options.program, &[PROGRAM_ARGUMENT, role])?;
         let (worker_messages, node_messages, tasks) = rings(&memory);
         let hello = Packet::Hello {
@@ -305,18 +306,27 @@ impl ProgramWorker {
         self.memory.atomic32(2 * words::NODE_SLEEPS).store(sleeps.into(), SeqCst);
     }
 
-    /// Interrupts the task if its code runs. Must be repeated until the task has ended.
+    /// Interrupts the task if the worker runs it. Must be repeated until the task has ended, and be followed by
+    /// [`ProgramWorker::end_interrupt`].
     pub fn interrupt(&self, task: u64) {
         self.memory.atomic(words::TASK_TO_INTERRUPT).store(task, SeqCst);
-        if let Some(process) = Pid::from_raw(self.child.id() as i32) {
+        // Before its first task, a worker may not have installed its handler: the signal would kill it.
+        if self.memory.atomic(words::CURRENT_TASK).load(SeqCst) == task
+            && let Some(process) = Pid::from_raw(self.child.id() as i32)
+        {
             let _ = kill_process(process, Signal::USR1);
         }
+    }
+
+    /// Ends the interruption of a task: its next attempt may run in the same worker.
+    pub fn end_interrupt(&self, task: u64) {
+        let _ = self.memory.atomic(words::TASK_TO_INTERRUPT).compare_exchange(task, NO_TASK, SeqCst, SeqCst);
     }
 
     /// Returns the task whose code runs, if any, and the number of times the worker has switched to a task.
     pub fn progress(&self) -> (Option<u64>, u64) {
         let read = |word| self.memory.atomic(word).load(SeqCst);
-        (Some(read(words::CURRENT_TASK)).filter(|task| *task != u64::MAX), read(words::STEPS))
+        (Some(read(words::CURRENT_TASK)).filter(|task| *task != NO_TASK), read(words::STEPS))
     }
 
     /// Returns the actor call whose code runs, or that waits in the actor's code.
