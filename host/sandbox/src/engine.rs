@@ -126,8 +126,7 @@ impl Engine {
     pub fn for_programs(limits: &Limits, sandboxes: u32) -> Result<Engine, Fault> {
         let mut engine = Engine::create(limits, sandboxes + IDLE_MAX as u32, true)?;
         interrupt::prepare(&engine.engine)?;
-        // The kernel does not report swapped-out pages as written.
-        engine.pages = if may_swap() { None } else { pages() };
+        engine.pages = pages();
         Ok(engine)
     }
 

@@ -152,6 +152,7 @@ struct ScanArguments {
 const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610_u32 as libc::Ioctl;
 const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 
 /// Returns whether the kernel reports written pages (since 6.7). Sandboxes can be reused only if it does.
@@ -166,8 +167,8 @@ pub(crate) fn pages() -> Option<Arc<File>> {
     Some(Arc::new(pages))
 }
 
-/// Finds written pages between two addresses: pages that are present, and neither of a file nor the shared zero page.
-/// Returns the regions, and the end of the scan; `None` if the kernel does not support it.
+/// Finds written pages between two addresses: pages that have a content of their own, neither that of a file nor zeros.
+/// They are present, or swapped out; a page that the kernel moves at this moment counts as swapped out. Returns the regions, and the end of the scan; `None` if the kernel does not support it.
 fn written<'f>(
     pages: &File,
     start: usize,
@@ -184,8 +185,8 @@ fn written<'f>(
         vec_len: found.len() as u64,
         max_pages: 0,
         category_inverted: PAGE_IS_FILE | PAGE_IS_PFNZERO,
-        category_mask: PAGE_IS_FILE | PAGE_IS_PFNZERO | PAGE_IS_PRESENT,
-        category_anyof_mask: 0,
+        category_mask: PAGE_IS_FILE | PAGE_IS_PFNZERO,
+        category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
         return_mask: 0,
     };
     // SAFETY: the kernel reads and writes the arguments, and writes at most as many regions as they state.
@@ -197,4 +198,39 @@ fn written<'f>(
     }
     // SAFETY: the kernel has written this many regions.
     Some((unsafe { std::slice::from_raw_parts(found.as_ptr().cast(), count) }, walked))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    use super::*;
+
+    /// Pages are swapped out where the machine swaps; elsewhere they stay.
+    #[test]
+    fn written_pages_are_found_wherever_they_are() {
+        const PAGES: usize = 64;
+        let Some(file) = pages() else { return };
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, which is written within its length and then unmapped.
+        let regions = unsafe {
+            let memory = mmap_anonymous(std::ptr::null_mut(), PAGES * PAGE_BYTES, access, MapFlags::PRIVATE).unwrap();
+            no_huge_pages(memory as usize, PAGES * PAGE_BYTES);
+            for page in 0..PAGES {
+                let byte = memory.cast::<u8>().add(page * PAGE_BYTES);
+                // Every other page is only read, if at all.
+                match page % 4 {
+                    0 | 2 => byte.write_volatile(1),
+                    1 => assert_eq!(byte.read_volatile(), 0),
+                    _ => {}
+                }
+            }
+            libc::madvise(memory, PAGES * PAGE_BYTES, libc::MADV_PAGEOUT);
+            let regions = scan_written(&file, memory as usize, PAGES * PAGE_BYTES);
+            munmap(memory, PAGES * PAGE_BYTES).unwrap();
+            regions.unwrap()
+        };
+        assert_eq!(regions.len(), PAGES / 2);
+        assert!(regions.iter().all(|region| region.end - region.start == PAGE_BYTES as u64));
+    }
 }
