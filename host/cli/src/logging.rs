@@ -18,6 +18,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use sandbar_node::log_targets;
 
 use crate::output;
+use crate::plain::plain;
 
 /// Number of lines of one call site that are shown at once, and of further ones per second.
 const BURST: f64 = 10.0;
@@ -117,7 +118,7 @@ fn is_shown(format: LogFormat, target: &str, level: Level) -> bool {
 
 /// Formats a line with the number of suppressed lines before it.
 fn line(line_text: &str, suppressed: u64) -> String {
-    let line_text = output::plain(line_text).replace('\n', " ");
+    let line_text = plain(line_text).replace('\n', " ");
     let mut text: String = line_text.chars().take(LINE_CHARS_MAX).collect();
     if text.len() < line_text.len() {
         text.push('…');

@@ -18,6 +18,7 @@ mod local_node;
 mod logging;
 mod new;
 mod output;
+mod plain;
 mod progress;
 mod remedy;
 mod remote;

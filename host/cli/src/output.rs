@@ -1,6 +1,5 @@
 //! Output of commands: data on standard output, messages on standard error.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 
 use sandbar_node::{
@@ -9,6 +8,7 @@ use sandbar_node::{
 };
 
 use crate::error::CliError;
+use crate::plain::{plain, plain_json};
 use crate::table::size;
 
 /// Maximum number of groups in the table, and of listed failures.
@@ -34,23 +34,6 @@ impl OutputForm {
             (false, false) => OutputForm::Text,
         }
     }
-}
-
-/// Escapes the control characters of a text for a terminal. Guests and files choose some of the printed words.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
-    let is_harmless = |c: char| c == '\n' || !c.is_control();
-    if text.chars().all(is_harmless) {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_harmless(c) {
-            out.push(c);
-        } else {
-            out.extend(c.escape_default());
-        }
-    }
-    Cow::Owned(out)
 }
 
 /// Prints a message on standard error and ignores write errors. Further lines are indented, so that they can't imitate
@@ -88,7 +71,7 @@ pub(crate) fn line(text: &str) -> Result<(), CliError> {
 
 pub(crate) fn json(value: &impl serde::Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string(value).map_err(|e| CliError::Failed(e.to_string()))?;
-    bytes(format!("{text}\n").as_bytes())
+    bytes(format!("{}\n", plain_json(&text)).as_bytes())
 }
 
 pub(crate) fn summary(summary: &TrainSummary, job: &Job, form: OutputForm) -> Result<(), CliError> {
@@ -288,21 +271,5 @@ fn parameter_line(parameter: &InspectedParameter) -> String {
         Some(default) => format!("{name}: {type_name} = {default}"),
         None if *required => format!("{name}: {type_name} (required)"),
         None => format!("{name}: {type_name}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn guests_do_not_write_to_the_terminal() {
-        for (text, expected) in [
-            ("über\n- 10 µs", "über\n- 10 µs"),
-            ("\x1b[2Jgone", "\\u{1b}[2Jgone"),
-            ("a\r\tb\x07\u{9b}", "a\\r\\tb\\u{7}\\u{9b}"),
-        ] {
-            assert_eq!(plain(text), expected);
-        }
     }
 }

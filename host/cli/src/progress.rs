@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sandbar_node::{JobProgress, Phase, ProgressRow};
 
 use crate::output;
+use crate::plain::plain;
 
 const REDRAW: Duration = Duration::from_millis(100);
 /// Interval of progress lines without a terminal.
@@ -82,7 +83,7 @@ fn draw(bar: &ProgressBar, progress: &JobProgress) {
     if let Some(row) = at_hand(&progress.program_rows()) {
         bar.set_length(row.total.unwrap_or(row.done).max(1));
         bar.set_position(if row.total.is_some() { row.done } else { 0 });
-        bar.set_prefix(output::plain(&row.name).into_owned());
+        bar.set_prefix(plain(&row.name).replace('\n', " "));
         return bar.set_message(counted(row));
     }
     let (done, total) = progress.parts();

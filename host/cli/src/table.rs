@@ -1,5 +1,7 @@
 //! Text tables: columns as wide as their contents, with text aligned left and numbers right.
 
+use crate::plain::plain;
+
 /// Rows under a header.
 #[derive(Debug)]
 pub(crate) struct Columns {
@@ -70,10 +72,11 @@ pub(crate) fn cell<T: ToString>(value: Option<T>) -> String {
 /// Formats a guest's text as a cell of one line; the text of a panic has several.
 fn shortened(cell: &str) -> String {
     // A row is one line, and its width counts visible characters.
-    let flat = |c: char| if c.is_control() { ' ' } else { c };
+    let cell: String = cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let cell = plain(&cell);
     match cell.char_indices().nth(CELL_CHARS_MAX) {
-        Some(_) => cell.chars().map(flat).take(CELL_CHARS_MAX - 1).chain(['…']).collect(),
-        None => cell.chars().map(flat).collect(),
+        Some(_) => cell.chars().take(CELL_CHARS_MAX - 1).chain(['…']).collect(),
+        None => cell.into_owned(),
     }
 }
 
@@ -118,6 +121,9 @@ mod tests {
         let mut table = Columns::new(&["ID", "NAME", "BYTES"]);
         table.row(["3-1".into(), "a\nb".into(), "12 B".into()]);
         table.row(["3-10".into(), "x\n".repeat(100), "-".into()]);
+        let mut reordered = Columns::new(&["NAME", "STATE"]);
+        reordered.row(["a\u{202e}b".into(), "running".into()]);
+        assert_eq!(reordered.text(), "NAME        STATE\na\\u{202e}b  running\n");
         let long = format!("{}x…", "x ".repeat(29));
         let expected = format!("ID    NAME{:58}BYTES\n3-1   a b{:60}12 B\n3-10  {long}      -\n", "", "");
         assert_eq!(table.text(), expected);
