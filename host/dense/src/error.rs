@@ -38,6 +38,9 @@ pub enum DenseError {
     /// Work on a GPU exceeded its time limit.
     #[error("{0}")]
     TimeOut(String),
+    /// The caller does not want the result any longer.
+    #[error("it was cancelled")]
+    Cancelled,
     /// The GPU and all of its tensors are lost.
     #[error("{0}")]
     Lost(String),

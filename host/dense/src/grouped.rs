@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use crate::GroupedOptions;
+use crate::steps::Steps;
+use crate::{DenseError, GroupedOptions};
 
 /// Status of a fitted group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,35 +97,59 @@ fn prefetch(value: &f64) {
 }
 
 /// Fits all groups: writes the coefficients of each, the intercept last, and its status.
-pub(crate) fn solve(rows: &GroupRows<'_>, options: GroupedOptions, coefficients: &mut [f64], statuses: &mut [u32]) {
+pub(crate) fn solve(
+    rows: &GroupRows<'_>,
+    options: GroupedOptions,
+    coefficients: &mut [f64],
+    statuses: &mut [u32],
+    steps: &mut Steps,
+) -> Result<(), DenseError> {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
             // SAFETY: the processor has AVX-512F.
-            return unsafe { avx512(rows, options, coefficients, statuses) };
+            return unsafe { avx512(rows, options, coefficients, statuses, steps) };
         }
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has AVX2.
-            return unsafe { avx2(rows, options, coefficients, statuses) };
+            return unsafe { avx2(rows, options, coefficients, statuses, steps) };
         }
     }
-    fit_groups(rows, options, coefficients, statuses);
+    fit_groups(rows, options, coefficients, statuses, steps)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-fn avx512(rows: &GroupRows<'_>, options: GroupedOptions, coefficients: &mut [f64], statuses: &mut [u32]) {
-    fit_groups(rows, options, coefficients, statuses);
+fn avx512(
+    rows: &GroupRows<'_>,
+    options: GroupedOptions,
+    coefficients: &mut [f64],
+    statuses: &mut [u32],
+    steps: &mut Steps,
+) -> Result<(), DenseError> {
+    fit_groups(rows, options, coefficients, statuses, steps)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn avx2(rows: &GroupRows<'_>, options: GroupedOptions, coefficients: &mut [f64], statuses: &mut [u32]) {
-    fit_groups(rows, options, coefficients, statuses);
+fn avx2(
+    rows: &GroupRows<'_>,
+    options: GroupedOptions,
+    coefficients: &mut [f64],
+    statuses: &mut [u32],
+    steps: &mut Steps,
+) -> Result<(), DenseError> {
+    fit_groups(rows, options, coefficients, statuses, steps)
 }
 
 #[inline(always)]
-fn fit_groups(rows: &GroupRows<'_>, options: GroupedOptions, coefficients: &mut [f64], statuses: &mut [u32]) {
+fn fit_groups(
+    rows: &GroupRows<'_>,
+    options: GroupedOptions,
+    coefficients: &mut [f64],
+    statuses: &mut [u32],
+    steps: &mut Steps,
+) -> Result<(), DenseError> {
     let mut workspace = Workspace::new(rows.width);
     let groups = coefficients.chunks_exact_mut(rows.width + 1).zip(statuses);
     for (group, (coefficients, status)) in groups.enumerate() {
@@ -132,12 +157,14 @@ fn fit_groups(rows: &GroupRows<'_>, options: GroupedOptions, coefficients: &mut 
         if let Some(next) = rows.offsets.get((group + 1) * rows.step..).and_then(|ends| ends.get(..2)) {
             rows.prefetch(next[0] as usize, next[1] as usize);
         }
-        let found = fit_group(rows, ends[0] as usize..ends[1] as usize, options, &mut workspace, coefficients);
+        let range = ends[0] as usize..ends[1] as usize;
+        let found = fit_group(rows, range, options, &mut workspace, coefficients, steps)?;
         if found != GroupStatus::Solved {
             coefficients.fill(f64::NAN);
         }
         *status = found as u32;
     }
+    Ok(())
 }
 
 /// Buffers for fitting one group. The target is the last column.
@@ -170,19 +197,22 @@ fn fit_group(
     options: GroupedOptions,
     workspace: &mut Workspace,
     coefficients: &mut [f64],
-) -> GroupStatus {
+    steps: &mut Steps,
+) -> Result<GroupStatus, DenseError> {
     let (width, length) = (rows.width, rows.target.len());
     let Range { start: first, end } = range;
     if first > end || end > length {
-        return GroupStatus::OutOfRange;
+        return Ok(GroupStatus::OutOfRange);
     }
+    // Sums take a few operations at once.
+    steps.next((end - first) * (width + 1) / LANES)?;
     let weights = rows.weights.map(|weights| &weights[first..end]);
     let weight = weights.map_or((end - first) as f64, sum);
     if weights.is_some_and(|weights| weights.iter().any(|weight| weight.is_nan() || *weight < 0.0)) {
-        return GroupStatus::NotFinite;
+        return Ok(GroupStatus::NotFinite);
     }
     if weight == 0.0 {
-        return GroupStatus::Empty;
+        return Ok(GroupStatus::Empty);
     }
     let column = |at: usize| match at < width {
         true => &rows.columns[at * length + first..at * length + end],
@@ -198,6 +228,7 @@ fn fit_group(
     workspace.sums.fill(0.0);
     let mut from = 0;
     while from < end - first {
+        steps.next(BLOCK * (width + 1) * (width + 1) / LANES)?;
         let count = (end - first - from).min(BLOCK);
         // Padding with zeros adds nothing.
         let padded = count.next_multiple_of(LANES);
@@ -224,19 +255,19 @@ fn fit_group(
         from += count;
     }
     if workspace.sums.iter().any(|sum| !sum.is_finite()) {
-        return GroupStatus::NotFinite;
+        return Ok(GroupStatus::NotFinite);
     }
     let noise = workspace.means.iter().map(|mean| (mean * MEAN_NOISE).powi(2) * weight);
     if !factor(&mut workspace.sums, width, options, noise) {
-        return GroupStatus::Singular;
+        return Ok(GroupStatus::Singular);
     }
     substitute(&workspace.sums, width, coefficients);
     let at_means: f64 = coefficients.iter().zip(&workspace.means[..width]).map(|(c, mean)| c * mean).sum();
     coefficients[width] = if options.intercept { workspace.means[width] - at_means } else { 0.0 };
-    match coefficients.iter().all(|c| c.is_finite()) {
+    Ok(match coefficients.iter().all(|c| c.is_finite()) {
         true => GroupStatus::Solved,
         false => GroupStatus::NotFinite,
-    }
+    })
 }
 
 /// Computes the Cholesky factor of the features' sums in place, and the transformed target row below it. Returns false
@@ -305,12 +336,18 @@ fn sum(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Cancellation;
+
+    fn steps() -> Steps {
+        Steps::new(Cancellation::NEVER)
+    }
 
     fn fit(columns: &[f64], target: &[f64], weights: Option<&[f64]>, ridge: f64) -> (Vec<f64>, GroupStatus) {
         let width = columns.len().checked_div(target.len()).unwrap_or(1);
         let rows = GroupRows { columns, target, weights, offsets: &[0, target.len() as u32], step: 1, width };
         let (mut coefficients, mut status) = (vec![0.0; width + 1], [9]);
-        solve(&rows, GroupedOptions { intercept: true, ridge, pivot_min: 0.0 }, &mut coefficients, &mut status);
+        let options = GroupedOptions { intercept: true, ridge, pivot_min: 0.0 };
+        solve(&rows, options, &mut coefficients, &mut status, &mut steps()).unwrap();
         (coefficients, GroupStatus::from_number(status[0]).unwrap())
     }
 
@@ -358,7 +395,8 @@ mod tests {
         let rows =
             GroupRows { columns: &line, target: &line, weights: None, offsets: &[0, 3, 2, 9, 10], step: 1, width: 1 };
         let (mut coefficients, mut statuses) = ([0.0; 8], [9; 4]);
-        solve(&rows, GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 }, &mut coefficients, &mut statuses);
+        let options = GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 };
+        solve(&rows, options, &mut coefficients, &mut statuses, &mut steps()).unwrap();
         assert_eq!(statuses.map(GroupStatus::from_number), [0, 4, 0, 4].map(GroupStatus::from_number));
         assert_eq!(coefficients.map(f64::is_nan), [false, false, true, true, false, false, true, true]);
     }
@@ -376,19 +414,24 @@ mod tests {
             width: 3,
         };
         let options = GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 };
-        let run = |way: &dyn Fn(&mut [f64], &mut [u32])| {
+        type Fit<'f> = &'f dyn Fn(&mut [f64], &mut [u32]) -> Result<(), DenseError>;
+        let run = |way: Fit<'_>| {
             let (mut coefficients, mut statuses) = (vec![0.0; 16], vec![9; 4]);
-            way(&mut coefficients, &mut statuses);
+            way(&mut coefficients, &mut statuses).unwrap();
             (coefficients.iter().map(|c| c.to_bits()).collect::<Vec<u64>>(), statuses)
         };
-        let plain = run(&|coefficients, statuses| fit_groups(&rows, options, coefficients, statuses));
+        let plain = run(&|coefficients, statuses| fit_groups(&rows, options, coefficients, statuses, &mut steps()));
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has AVX2.
-            assert_eq!(run(&|coefficients, statuses| unsafe { avx2(&rows, options, coefficients, statuses) }), plain);
+            let found =
+                run(&|coefficients, statuses| unsafe { avx2(&rows, options, coefficients, statuses, &mut steps()) });
+            assert_eq!(found, plain);
         }
         if is_x86_feature_detected!("avx512f") {
             // SAFETY: the processor has AVX-512F.
-            assert_eq!(run(&|coefficients, statuses| unsafe { avx512(&rows, options, coefficients, statuses) }), plain);
+            let found =
+                run(&|coefficients, statuses| unsafe { avx512(&rows, options, coefficients, statuses, &mut steps()) });
+            assert_eq!(found, plain);
         }
     }
 }

@@ -28,6 +28,7 @@ pub mod remote;
 #[cfg(feature = "remote")]
 mod session;
 mod shape;
+mod steps;
 mod tensor;
 
 #[cfg(feature = "remote")]
@@ -43,4 +44,5 @@ pub use op::{GROUPED_WIDTH_MAX, GroupedOptions, INPUTS_MAX, Op, Reduction};
 #[cfg(feature = "remote")]
 pub use session::{DeviceChoice, KERNELS_MAX, Operand, Session, TENSORS_MAX};
 pub use shape::{Dtype, RANK_MAX, Shape, Spec, VALUES_MAX};
+pub use steps::Cancellation;
 pub use tensor::{OwnedValues, Tensor, Values};

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::gpu::lock;
 use crate::remote::{Broker, GpuClient, ReadNumber, RemoteError, RemoteErrorKind, TRANSFER_BYTES_MAX};
-use crate::{Costs, DenseError, DeviceInfo, DeviceProfile, Dtype, Gpu, Op, OwnedValues, Spec, Tensor, Values, cpu};
+use crate::{
+    Cancellation, Costs, DenseError, DeviceInfo, DeviceProfile, Dtype, Gpu, Op, OwnedValues, Spec, Tensor, Values, cpu,
+};
 
 /// Maximum number of tensors of a guest.
 pub const TENSORS_MAX: usize = 1 << 16;
@@ -45,6 +47,7 @@ pub struct Session {
     /// Nanoseconds of work on connections that were lost.
     gpu_nanos: u64,
     pending_read: Option<PendingRead>,
+    cancellation: Cancellation,
 }
 
 /// A tensor in host memory, device memory, or both.
@@ -81,7 +84,17 @@ impl Session {
     /// Creates a session with a limit of tensor bytes and a device preference, if one was given. With a broker it may
     /// use a GPU for the given job.
     pub fn new(broker: Option<(Broker, u64)>, preference: Option<DeviceChoice>, bytes_max: u64) -> Session {
-        let profile = broker.as_ref().and_then(|(broker, _)| broker.profile());
+        Session::until(broker, preference, bytes_max, Cancellation::NEVER)
+    }
+
+    /// Like [`Session::new`]. Its operations on the processor, and its waits for a GPU, end when `cancellation` says so.
+    pub fn until(
+        broker: Option<(Broker, u64)>,
+        preference: Option<DeviceChoice>,
+        bytes_max: u64,
+        cancellation: Cancellation,
+    ) -> Session {
+        let profile = broker.as_ref().and_then(|(broker, _)| broker.profile(cancellation));
         Session {
             broker,
             profile,
@@ -95,6 +108,7 @@ impl Session {
             bytes_max,
             gpu_nanos: 0,
             pending_read: None,
+            cancellation,
         }
     }
 
@@ -136,8 +150,9 @@ impl Session {
         }
         if self.gpu.is_none() {
             let (broker, job) = self.broker.as_ref()?;
-            let mut gpu = broker.gpu(*job)?;
+            let mut gpu = broker.gpu(*job, self.cancellation)?;
             gpu.user = lock(&gpu.remote).add_user();
+            gpu.cancellation = self.cancellation;
             self.gpu = Some(gpu);
         }
         self.gpu.clone()
@@ -212,7 +227,7 @@ impl Session {
         if let Some(entry) = self.tensors.remove(&tensor) {
             self.bytes -= entry.spec.bytes();
             if let (Some(device), Some(gpu)) = (entry.device, &self.gpu) {
-                gpu.lock().drop_tensor(device);
+                lock(&gpu.remote).drop_tensor(device);
             }
         }
     }
@@ -317,7 +332,30 @@ impl Session {
         operands: &[Operand<'_>],
         outputs: Vec<Spec>,
     ) -> Result<Vec<u32>, DenseError> {
-        let (mut inputs, mut lent) = (Vec::new(), Vec::new());
+        let mut lent = Vec::new();
+        let queued = self.queue_on_device(gpu, op, operands, outputs.len(), &mut lent);
+        let mut remote = gpu.lock();
+        lent.into_iter().for_each(|device| remote.drop_tensor(device));
+        drop(remote);
+        let entry = queued?.into_iter().zip(outputs).map(|(device, spec)| TensorEntry {
+            spec,
+            host: None,
+            device: Some(device),
+        });
+        let entry: Vec<TensorEntry> = entry.collect();
+        Ok(entry.into_iter().map(|entry| self.insert_tensor(entry)).collect())
+    }
+
+    /// Uploads the inputs of an operation and queues it. Appends the tensors that are needed for it alone to `lent`.
+    fn queue_on_device(
+        &mut self,
+        gpu: &Gpu,
+        op: &Op,
+        operands: &[Operand<'_>],
+        outputs: usize,
+        lent: &mut Vec<u32>,
+    ) -> Result<Vec<u32>, DenseError> {
+        let mut inputs = Vec::new();
         for operand in operands {
             inputs.push(match operand {
                 Operand::Tensor(tensor) => self.upload(gpu, *tensor)?,
@@ -328,17 +366,7 @@ impl Session {
                 }
             });
         }
-        let mut remote = gpu.lock();
-        let results = remote.run(op, &inputs, outputs.len()).map_err(convert_error)?;
-        lent.into_iter().for_each(|device| remote.drop_tensor(device));
-        drop(remote);
-        let entry = results.into_iter().zip(outputs).map(|(device, spec)| TensorEntry {
-            spec,
-            host: None,
-            device: Some(device),
-        });
-        let entry: Vec<TensorEntry> = entry.collect();
-        Ok(entry.into_iter().map(|entry| self.insert_tensor(entry)).collect())
+        gpu.lock().run(op, &inputs, outputs).map_err(convert_error)
     }
 
     /// Returns a tensor's number on the device, and uploads it if needed.
@@ -379,7 +407,7 @@ impl Session {
                 (None, Operand::Tensor(tensor)) => Err(DenseError::NoTensor(*tensor)),
             })
             .collect::<Result<_, _>>()?;
-        let results = cpu::run(op, &inputs)?;
+        let results = cpu::run_until(op, &inputs, self.cancellation)?;
         let entry = results.into_iter().zip(outputs).map(|(owned, spec)| (spec, Some(Arc::new(owned))));
         let entry: Vec<TensorEntry> = entry.map(|(spec, host)| TensorEntry { spec, host, device: None }).collect();
         Ok(entry.into_iter().map(|entry| self.insert_tensor(entry)).collect())
@@ -526,7 +554,7 @@ impl Session {
     /// Drops a kernel.
     pub fn drop_kernel(&mut self, kernel: u32) {
         if let (Some(device), Some(gpu)) = (self.kernels.remove(&kernel), &self.gpu) {
-            gpu.lock().drop_kernel(device);
+            lock(&gpu.remote).drop_kernel(device);
         }
     }
 }
@@ -576,7 +604,8 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.cancel_read();
         let Some(gpu) = &self.gpu else { return };
-        let mut remote = gpu.lock();
+        // Nothing below waits.
+        let mut remote = lock(&gpu.remote);
         self.tensors.values().filter_map(|entry| entry.device).for_each(|device| remote.drop_tensor(device));
         self.kernels.values().for_each(|device| remote.drop_kernel(*device));
         remote.remove_user(gpu.user);
@@ -595,6 +624,7 @@ fn convert_error(error: RemoteError) -> DenseError {
         RemoteErrorKind::TimeOut => DenseError::TimeOut(error.message),
         RemoteErrorKind::Request => DenseError::Shape(error.message),
         RemoteErrorKind::Lost => DenseError::Lost(error.message),
+        RemoteErrorKind::Cancelled => DenseError::Cancelled,
     }
 }
 

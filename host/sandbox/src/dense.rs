@@ -10,7 +10,7 @@ use sandbar_dense::{
 use wasmtime::component::{ComponentType, Lift, LinkerInstance, Lower, Resource, ResourceType, WasmList, WasmStr};
 use wasmtime::{Error, Result};
 
-use crate::imports::{Context, Destination, detached};
+use crate::imports::{Context, Destination, TEXT_BYTES_MAX, detached, text};
 use crate::services::Refusal;
 use crate::state::SandboxState;
 
@@ -274,7 +274,7 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool
         run(store, operation, operands)
     })?;
     linker.func_wrap("[static]kernel.make", |mut store: Context<'_>, (wgsl,): (WasmStr,)| {
-        let wgsl = wgsl.to_str(&store)?.into_owned();
+        let wgsl = text(&store, &wgsl, TEXT_BYTES_MAX)?;
         let state = store.data_mut();
         let created = session(state)?.kernel(&wgsl);
         let created = created.map(|number| {

@@ -4,9 +4,15 @@ use sandbar_core::{Code, copy_from_shared};
 use wasmtime::component::{ComponentType, Lift, LinkerInstance, Lower, WasmList, WasmStr};
 use wasmtime::{Error, Result, StoreContextMut};
 
+use crate::interrupt;
 use crate::memory::{OVERLAYS_MAX, Overlays, PAGE_BYTES, Region, Slots};
 use crate::services::{GroupRange, Input, Level, Predictions, Refusal};
 use crate::state::SandboxState;
+
+/// Bytes that are copied between two checks whether a task must end.
+const STEP_BYTES: usize = 64 << 20;
+/// Maximum bytes of a guest's name or message; longer ones are truncated, or refused by a lower limit.
+pub(crate) const TEXT_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum number of buffers of one emitted batch.
 const BUFFERS_MAX: usize = 1 << 16;
@@ -62,10 +68,19 @@ pub(crate) fn copy(input: &[u8], offset: u64, to: Destination) -> Result<()> {
             input.len()
         )));
     };
-    // SAFETY: wasmtime has just checked that the destination lies in guest memory, which nothing else references while its
-    // guest waits for this call; `from` is host memory.
-    unsafe { copy_from_shared(from.as_ptr(), address, len) };
+    for (at, from) in from.chunks(STEP_BYTES).enumerate() {
+        interrupt::check()?;
+        // SAFETY: wasmtime has just checked that the destination lies in guest memory, which nothing else references while
+        // its guest waits for this call; `from` is host memory, and the parts are as long as the destination.
+        unsafe { copy_from_shared(from.as_ptr(), address.add(at * STEP_BYTES), from.len()) };
+    }
     Ok(())
+}
+
+/// Copies a guest's text, or its first `bytes_max` bytes if it is longer.
+pub(crate) fn text(store: &Context<'_>, text: &WasmStr, bytes_max: usize) -> Result<String> {
+    let text = text.to_str(store)?;
+    Ok(text[..text.floor_char_boundary(bytes_max)].to_owned())
 }
 
 fn map_pages(mut store: Context<'_>, offset: u64, region: &WasmList<u8>) -> Result<()> {
@@ -154,7 +169,8 @@ impl From<WitLevel> for Level {
 /// Defines the interface `log`.
 pub(crate) fn log(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()> {
     linker.func_wrap("write", |mut store: Context<'_>, (level, message): (WitLevel, WasmStr)| {
-        let message = message.to_str(&store)?.into_owned();
+        // A longer message exceeds the limit of any log.
+        let message = text(&store, &message, sandbar_core::LOG_BYTES_MAX as usize + 1)?;
         store.data_mut().services.log(level.into(), &message);
         Ok(())
     })?;
@@ -226,7 +242,7 @@ pub(crate) fn groups(linker: &mut LinkerInstance<'_, SandboxState>) -> Result<()
         Ok(store.data_mut().services.predicted(predictions)?)
     })?;
     linker.func_wrap("failed", |mut store: Context<'_>, (message,): (WasmStr,)| {
-        let message = message.to_str(&store)?.into_owned();
+        let message = text(&store, &message, TEXT_BYTES_MAX)?;
         Ok(store.data_mut().services.failed(&message)?)
     })
 }

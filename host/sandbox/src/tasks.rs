@@ -6,7 +6,7 @@ use sandbar_core::{ActorId, GroupId, ObjectId};
 use wasmtime::component::{ComponentType, LinkerInstance, Lower, WasmList, WasmStr};
 use wasmtime::{Error, Result};
 
-use crate::imports::{Context, Destination, PageMapper, copy, detached, map_input, refuse};
+use crate::imports::{Context, Destination, PageMapper, TEXT_BYTES_MAX, copy, detached, map_input, refuse, text};
 use crate::services::{GetOutcome, NextItem, Refusal};
 use crate::state::SandboxState;
 
@@ -81,7 +81,7 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool
         },
     )?;
     linker.func_wrap("find", |mut store: Context<'_>, (name,): (WasmStr,)| {
-        let name = name.to_str(&store)?.into_owned();
+        let name = text(&store, &name, TEXT_BYTES_MAX)?;
         Ok((store.data_mut().services.find(&name)?.0,))
     })?;
     linker
@@ -102,7 +102,7 @@ pub(crate) fn imports(linker: &mut LinkerInstance<'_, SandboxState>, waits: bool
         Ok(store.data_mut().services.awaits(&objects)?)
     })?;
     linker.func_wrap("progress", |mut store: Context<'_>, (name, done, total): (WasmStr, u64, Option<u64>)| {
-        let name = name.to_str(&store)?.into_owned();
+        let name = text(&store, &name, TEXT_BYTES_MAX)?;
         store.data_mut().services.progress(&name, done, total);
         Ok(())
     })?;

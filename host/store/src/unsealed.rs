@@ -19,6 +19,9 @@ use crate::SealedFile;
 use crate::mapping::{HUGE_PAGE_BYTES, PAGE_BYTES, collapse, huge_bytes, map};
 use crate::sealed::{OWN_SEALS, SEALS, new_file, retry_while_busy};
 
+/// Bytes that are written without a check.
+const STEP_BYTES: usize = 16 << 20;
+
 /// A memory file that its writer still writes.
 #[derive(Debug)]
 pub struct UnsealedFile {
@@ -55,11 +58,20 @@ impl UnsealedFile {
     /// # Errors
     /// Fails if the capacity or the memory does not suffice.
     pub fn write(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+        self.write_while(parts, || Ok(()))
+    }
+
+    /// Like [`UnsealedFile::write`], and calls `check` before each step of at most 16 MiB.
+    ///
+    /// # Errors
+    /// Also those of `check`. The content is arbitrary then.
+    pub fn write_while(&mut self, parts: &[&[u8]], check: impl Fn() -> io::Result<()>) -> io::Result<()> {
         let bytes = parts.iter().map(|part| part.len()).sum::<usize>();
         self.check_capacity(bytes)?;
         self.with_pages(|at| {
             let mut end = at.as_ptr();
-            for part in parts {
+            for part in parts.iter().flat_map(|part| part.chunks(STEP_BYTES)) {
+                check()?;
                 // SAFETY: the capacity holds all parts together; no other process has the file mapped.
                 unsafe {
                     copy_to_shared(part.as_ptr(), end, part.len());

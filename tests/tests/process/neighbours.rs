@@ -23,7 +23,11 @@ const VICTIM_TIME_MAX: Duration = Duration::from_secs(30);
 
 impl Neighbours {
     fn start() -> Neighbours {
-        let nodes = Nodes::start(1);
+        Neighbours::start_with(&[])
+    }
+
+    fn start_with(more: &[&str]) -> Neighbours {
+        let nodes = Nodes::start_with(1, more);
         let token = |name: &&str| {
             let line = ["cluster", "token", "--data", "1", "--tenant", name];
             nodes.lab.host(&line).expect_code(0).stdout.trim().to_owned()
@@ -99,4 +103,21 @@ fn detached_actors_of_a_tenant_are_not_those_of_another() {
     assert_eq!(neighbours.submit(HOSTILE, &task("meets"), &["name=shared", "number=5"]), json!(10));
     assert_eq!(neighbours.submit(HOSTILE, &task("occupies"), &["actors=1"]), json!(0));
     assert!(neighbours.victim() < VICTIM_TIME_MAX);
+}
+
+/// What one job does in the host's code costs no attempt of the tenant's other jobs, which share its worker.
+#[test]
+fn a_job_keeps_its_worker_beside_tasks_that_must_end() {
+    for hostile in ["naps", "dozes", "sleeps_on", "multiplies_on"] {
+        let mut neighbours = Neighbours::start_with(&["--cpus", "4"]);
+        let task = |name: &str| format!("{}#{name}", component("tests/programs/tasks").display());
+        neighbours.begin(VICTIM, &task(hostile), &[]);
+        // Each computation takes longer than a worker may take to end a task.
+        let result = neighbours.submit(VICTIM, &task("needs_its_worker"), &["times=1", "steps=5000000000"]);
+        assert_eq!(result, json!(1), "{hostile}");
+        let node = neighbours.nodes.running.remove(0);
+        node.interrupt();
+        let log = node.wait().stderr;
+        assert!(!log.contains("is lost"), "{hostile}: {log}");
+    }
 }

@@ -1,7 +1,9 @@
 //! Element-wise functions, evaluated block by block: each step processes a whole block.
 
 use super::real::Real;
+use crate::DenseError;
 use crate::map::{Binary, Broadcast, Map, STACK_MAX, Step, Unary};
+use crate::steps::Steps;
 
 /// Values per block: a stack of blocks fits the first-level cache.
 const BLOCK: usize = 128;
@@ -14,9 +16,16 @@ pub(super) struct MapInput<'a, T> {
 }
 
 /// Evaluates a function. `columns` is the size of the output's last dimension.
-pub(super) fn map<T: Real>(map: &Map, inputs: &[MapInput<'_, T>], columns: usize, out: &mut [T]) {
+pub(super) fn map<T: Real>(
+    map: &Map,
+    inputs: &[MapInput<'_, T>],
+    columns: usize,
+    out: &mut [T],
+    steps: &mut Steps,
+) -> Result<(), DenseError> {
     let mut stack = [[T::zero(); BLOCK]; STACK_MAX];
     for (at, out) in out.chunks_mut(BLOCK).enumerate() {
+        steps.next(BLOCK * map.steps().len())?;
         let first = at * BLOCK;
         let mut top = 0;
         for step in map.steps() {
@@ -46,6 +55,7 @@ pub(super) fn map<T: Real>(map: &Map, inputs: &[MapInput<'_, T>], columns: usize
         }
         out.copy_from_slice(&stack[0][..out.len()]);
     }
+    Ok(())
 }
 
 /// Loads the broadcast values of an input for the output's values from `first` on.

@@ -5,15 +5,24 @@
 
 use super::matrix::Matrix;
 use super::real::Real;
+use crate::DenseError;
+use crate::steps::Steps;
 
 /// Multiplies two matrices into a row-major result.
-pub(super) fn multiply<T: Real>(left: Matrix<'_, T>, right: Matrix<'_, T>, out: &mut [T]) {
+pub(super) fn multiply<T: Real>(
+    left: Matrix<'_, T>,
+    right: Matrix<'_, T>,
+    out: &mut [T],
+    steps: &mut Steps,
+) -> Result<(), DenseError> {
     let ((rows, inner), columns) = (left.sizes(), right.sizes().1);
     for i in 0..rows {
         for j in 0..columns {
+            steps.next(inner)?;
             out[i * columns + j] = (0..inner).fold(T::zero(), |sum, k| sum + at(left, i, k) * at(right, k, j));
         }
     }
+    Ok(())
 }
 
 fn at<T: Copy>(matrix: Matrix<'_, T>, row: usize, column: usize) -> T {
@@ -22,31 +31,38 @@ fn at<T: Copy>(matrix: Matrix<'_, T>, row: usize, column: usize) -> T {
 }
 
 /// Solves a symmetric system in place by its Cholesky factor; NaN if it has none.
-pub(super) fn solve_cholesky<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
+pub(super) fn solve_cholesky<T: Real>(
+    system: Matrix<'_, T>,
+    right: &mut [T],
+    steps: &mut Steps,
+) -> Result<(), DenseError> {
     let (n, columns) = (system.rows, right.len() / system.rows);
     let mut factor = system.values.to_vec();
     for j in 0..n {
         for i in j..n {
+            steps.next(j)?;
             let previous = (0..j).fold(T::zero(), |sum, k| sum + factor[i * n + k] * factor[j * n + k]);
             factor[i * n + j] -= previous;
         }
         let pivot = factor[j * n + j].sqrt();
         if pivot.is_nan() || pivot == T::zero() {
-            return right.fill(T::nan());
+            right.fill(T::nan());
+            return Ok(());
         }
         (j..n).for_each(|i| factor[i * n + j] /= pivot);
     }
     let entry = |i: usize, k: usize| factor[i * n + k];
     for i in 0..n {
-        substitute(right, columns, i, 0..i, entry);
+        substitute(right, columns, i, 0..i, entry, steps)?;
     }
     for i in (0..n).rev() {
-        substitute(right, columns, i, i + 1..n, |i, k| entry(k, i));
+        substitute(right, columns, i, i + 1..n, |i, k| entry(k, i), steps)?;
     }
+    Ok(())
 }
 
 /// Solves least squares in place by QR: the first rows become the solution.
-pub(super) fn solve_qr<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
+pub(super) fn solve_qr<T: Real>(system: Matrix<'_, T>, right: &mut [T], steps: &mut Steps) -> Result<(), DenseError> {
     let (rows, unknowns, columns) = (system.rows, system.columns, right.len() / system.rows);
     let mut factor = system.values.to_vec();
     for j in 0..unknowns {
@@ -58,12 +74,13 @@ pub(super) fn solve_qr<T: Real>(system: Matrix<'_, T>, right: &mut [T]) {
         // The Householder reflection maps the column to a multiple of the first unit vector.
         let mut normal: Vec<T> = column.iter().map(|value| *value / norm).collect();
         normal[0] = normal[0] + T::one().copysign(normal[0]);
-        reflect(&mut factor[j * unknowns..], unknowns, &normal);
-        reflect(&mut right[j * columns..], columns, &normal);
+        reflect(&mut factor[j * unknowns..], unknowns, &normal, steps)?;
+        reflect(&mut right[j * columns..], columns, &normal, steps)?;
     }
     for i in (0..unknowns).rev() {
-        substitute(right, columns, i, i + 1..unknowns, |i, k| factor[i * unknowns + k]);
+        substitute(right, columns, i, i + 1..unknowns, |i, k| factor[i * unknowns + k], steps)?;
     }
+    Ok(())
 }
 
 /// Returns row `i` of the solution, given the rows in `known`.
@@ -73,29 +90,35 @@ fn substitute<T: Real>(
     i: usize,
     known: std::ops::Range<usize>,
     entry: impl Fn(usize, usize) -> T,
-) {
+    steps: &mut Steps,
+) -> Result<(), DenseError> {
     for c in 0..columns {
+        steps.next(known.len())?;
         let previous = known.clone().fold(T::zero(), |sum, k| sum + entry(i, k) * right[k * columns + c]);
         right[i * columns + c] = (right[i * columns + c] - previous) / entry(i, i);
     }
+    Ok(())
 }
 
 /// Reflects each column of a matrix at the hyperplane with this normal.
-fn reflect<T: Real>(values: &mut [T], columns: usize, normal: &[T]) {
+fn reflect<T: Real>(values: &mut [T], columns: usize, normal: &[T], steps: &mut Steps) -> Result<(), DenseError> {
     let square = normal.iter().fold(T::zero(), |sum, value| sum + *value * *value);
     for c in 0..columns {
+        steps.next(2 * normal.len())?;
         let along = normal.iter().enumerate().fold(T::zero(), |sum, (i, by)| sum + *by * values[i * columns + c]);
         let twice = (along + along) / square;
         for (i, by) in normal.iter().enumerate() {
             values[i * columns + c] -= twice * *by;
         }
     }
+    Ok(())
 }
 
 #[cfg(all(test, feature = "faer"))]
 mod tests {
     use super::super::by_faer;
     use super::*;
+    use crate::Cancellation;
 
     /// Returns pseudo-random values between -1 and 1.
     fn values(count: usize, seed: u64) -> Vec<f64> {
@@ -113,10 +136,14 @@ mod tests {
 
     /// Runs both implementations in place.
     #[track_caller]
-    fn check(out: &[f64], plain: impl FnOnce(&mut [f64]), faer: impl FnOnce(&mut [f64])) {
+    fn check(
+        out: &[f64],
+        plain: impl FnOnce(&mut [f64], &mut Steps) -> Result<(), DenseError>,
+        faer: impl FnOnce(&mut [f64], &mut Steps) -> Result<(), DenseError>,
+    ) {
         let [mut found, mut expected] = [out.to_vec(), out.to_vec()];
-        plain(&mut found);
-        faer(&mut expected);
+        plain(&mut found, &mut Steps::new(Cancellation::NEVER)).unwrap();
+        faer(&mut expected, &mut Steps::new(Cancellation::NEVER)).unwrap();
         for (found, expected) in found.iter().zip(&expected) {
             let is_near = (found - expected).abs() <= 1e-9 * expected.abs().max(1.0);
             assert!(is_near || found.is_nan() && expected.is_nan(), "{found}, not {expected}");
@@ -133,25 +160,54 @@ mod tests {
                 let left = matrix(&one, left.0, left.1, first);
                 let right = matrix(&other, right.0, right.1, second);
                 let out = vec![9.0; rows * columns];
-                check(&out, |out| multiply(left, right, out), |out| by_faer::multiply(left, right, out));
+                check(
+                    &out,
+                    |out, steps| multiply(left, right, out, steps),
+                    |out, steps| by_faer::multiply(left, right, out, steps),
+                );
             }
         }
+    }
+
+    /// Returns a positive definite system of size `n`.
+    fn definite(n: usize) -> Vec<f64> {
+        let root = values(n * n, 3);
+        let mut system = vec![0.0; n * n];
+        let (one, other) = (matrix(&root, n, n, false), matrix(&root, n, n, true));
+        by_faer::multiply(one, other, &mut system, &mut Steps::new(Cancellation::NEVER)).unwrap();
+        (0..n).for_each(|i| system[i * n + i] += 1.0);
+        system
     }
 
     #[test]
     fn systems_are_solved_as_by_faer() {
         for (n, columns) in [(1, 1), (2, 3), (5, 1), (12, 4)] {
-            let root = values(n * n, 3);
-            let mut system = vec![0.0; n * n];
-            let (one, other) = (matrix(&root, n, n, false), matrix(&root, n, n, true));
-            multiply(one, other, &mut system);
-            (0..n).for_each(|i| system[i * n + i] += 1.0);
+            let system = definite(n);
             let (right, mut negative) = (values(n * columns, 4), system.clone());
             negative[n * n - 1] = -1.0;
             for system in [&system, &negative] {
                 let system = matrix(system, n, n, false);
-                check(&right, |out| solve_cholesky(system, out), |out| by_faer::solve_cholesky(system, out));
+                check(
+                    &right,
+                    |out, steps| solve_cholesky(system, out, steps),
+                    |out, steps| by_faer::solve_cholesky(system, out, steps),
+                );
             }
+        }
+    }
+
+    type Solve = fn(Matrix<'_, f64>, &mut [f64], &mut Steps) -> Result<(), DenseError>;
+
+    /// Solves least squares, and clears the rows behind the solution, which are arbitrary.
+    fn first_rows(
+        system: Matrix<'_, f64>,
+        columns: usize,
+        solve: Solve,
+    ) -> impl FnOnce(&mut [f64], &mut Steps) -> Result<(), DenseError> {
+        move |out: &mut [f64], steps: &mut Steps| {
+            solve(system, out, steps)?;
+            out[system.columns * columns..].fill(0.0);
+            Ok(())
         }
     }
 
@@ -160,14 +216,37 @@ mod tests {
         for (rows, unknowns, columns) in [(1, 1, 1), (4, 2, 1), (9, 5, 3), (6, 6, 2)] {
             let (system, right) = (values(rows * unknowns, 5), values(rows * columns, 6));
             let system = matrix(&system, rows, unknowns, false);
-            let first = |solve: fn(Matrix<'_, f64>, &mut [f64])| {
-                move |out: &mut [f64]| {
-                    solve(system, out);
-                    // Rows behind the solution are arbitrary.
-                    out[unknowns * columns..].fill(0.0);
-                }
-            };
-            check(&right, first(solve_qr), first(by_faer::solve_qr));
+            check(&right, first_rows(system, columns, solve_qr), first_rows(system, columns, by_faer::solve_qr));
         }
+    }
+
+    /// Problems that faer solves in several steps.
+    #[test]
+    fn large_problems_are_solved_in_steps() {
+        let (rows, inner, columns) = (700, 1100, 650);
+        let (one, other) = (values(rows * inner, 1), values(inner * columns, 2));
+        let (left, right) = (matrix(&one, inner, rows, true), matrix(&other, inner, columns, false));
+        check(
+            &vec![9.0; rows * columns],
+            |out, steps| multiply(left, right, out, steps),
+            |out, steps| by_faer::multiply(left, right, out, steps),
+        );
+        let (n, columns) = (700, 3);
+        let (mut system, right) = (definite(n), values(n * columns, 4));
+        for is_definite in [true, false] {
+            if !is_definite {
+                system[n * n - 1] = -1.0;
+            }
+            let system = matrix(&system, n, n, false);
+            check(
+                &right,
+                |out, steps| solve_cholesky(system, out, steps),
+                |out, steps| by_faer::solve_cholesky(system, out, steps),
+            );
+        }
+        let (rows, unknowns, columns) = (1500, 430, 2);
+        let (system, right) = (values(rows * unknowns, 5), values(rows * columns, 6));
+        let system = matrix(&system, rows, unknowns, false);
+        check(&right, first_rows(system, columns, solve_qr), first_rows(system, columns, by_faer::solve_qr));
     }
 }

@@ -10,10 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::GpuClient;
 use super::process::wait;
-use crate::{DeviceProfile, Gpu};
+use crate::{Cancellation, DenseError, DeviceProfile, Gpu};
 
 /// Maximum wait for a connection: a driver that creates no device until then is given up.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(90);
+
+/// Maximum time between two checks whether to end a wait.
+const WAIT_MAX: Duration = Duration::from_millis(10);
 
 /// Interval between requests for a GPU after one was refused.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -42,6 +45,8 @@ pub struct Broker(Arc<Mutex<BrokerState>>);
 struct BrokerState {
     /// Socket to the node; `None` if the node provides no GPUs.
     socket: Option<OwnedFd>,
+    /// The request whose response has not arrived, because the wait for it was cancelled.
+    unanswered: Option<BrokerRequest>,
     /// Profile of the GPU, once requested.
     profile: Option<Option<Arc<DeviceProfile>>>,
     /// Connections by job.
@@ -60,6 +65,7 @@ impl Broker {
     pub fn new(socket: Option<OwnedFd>) -> Broker {
         Broker(Arc::new(Mutex::new(BrokerState {
             socket,
+            unanswered: None,
             profile: None,
             gpus: HashMap::new(),
             refused: None,
@@ -67,12 +73,15 @@ impl Broker {
         })))
     }
 
-    /// Returns the profile of the GPU, if there is one. Several GPUs of a machine are assumed to equal the first.
-    pub fn profile(&self) -> Option<Arc<DeviceProfile>> {
+    /// Returns the profile of the GPU, if there is one. Several GPUs of a machine are assumed to equal the first. `None`
+    /// if the wait for it was cancelled.
+    pub fn profile(&self, cancellation: Cancellation) -> Option<Arc<DeviceProfile>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let BrokerState { socket, profile, .. } = &mut *state;
-        let request = || request(socket.as_ref()?, BrokerRequest::Describe)?.0.map(Arc::new);
-        profile.get_or_insert_with(request).clone()
+        if state.profile.is_none() {
+            let response = state.request(BrokerRequest::Describe, cancellation).ok()?;
+            state.profile = Some(response.and_then(|(profile, _)| profile).map(Arc::new));
+        }
+        state.profile.clone().flatten()
     }
 
     /// Whether to start a GPU's process, which takes `start_nanos`, for an operation that it finishes `saved_nanos`
@@ -90,45 +99,95 @@ impl Broker {
         *missed_nanos >= start_nanos
     }
 
-    /// Returns a GPU for a job, if there is one: the existing connection, or a new one. Blocks until connected.
-    pub fn gpu(&self, job: u64) -> Option<Gpu> {
+    /// Returns a GPU for a job, if there is one: the existing connection, or a new one. Blocks until connected, or
+    /// cancelled.
+    pub fn gpu(&self, job: u64, cancellation: Cancellation) -> Option<Gpu> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Drops connections that no session uses.
         state.gpus.retain(|gpu_job, gpu| !gpu.is_lost() && (*gpu_job == job || Arc::strong_count(&gpu.remote) > 1));
         if !state.gpus.contains_key(&job) {
-            let gpu = state.connect(job)?;
-            state.gpus.insert(job, gpu);
+            state.connect(job, cancellation)?;
         }
         state.gpus.get(&job).cloned()
     }
 }
 
+/// Response of the node, with its files.
+type ResponseWithFiles = (Option<DeviceProfile>, Vec<OwnedFd>);
+
 impl BrokerState {
-    fn connect(&mut self, job: u64) -> Option<Gpu> {
+    /// Connects to a GPU for a job.
+    fn connect(&mut self, job: u64, cancellation: Cancellation) -> Option<()> {
         if self.refused.is_some_and(|refused| refused.elapsed() < RETRY_INTERVAL) {
             return None;
         }
-        let Some((_, files)) = request(self.socket.as_ref()?, BrokerRequest::Connect { job }) else {
+        let response = self.request(BrokerRequest::Connect { job }, cancellation).ok()?;
+        let Some((_, files)) = response else {
             // A node that does not respond now will not respond later.
             self.socket = None;
             return None;
         };
+        // It may have been connected by an earlier request.
+        if !self.gpus.contains_key(&job) {
+            self.add_gpu(job, files);
+        }
+        Some(())
+    }
+
+    fn add_gpu(&mut self, job: u64, files: Vec<OwnedFd>) {
         let connect = |files| {
             let [socket, area] = <[OwnedFd; 2]>::try_from(files).ok()?;
             Some(Gpu::new(GpuClient::new(socket, area).ok()?))
         };
         let gpu = connect(files);
         self.refused = gpu.is_none().then(Instant::now);
-        gpu
+        self.gpus.extend(gpu.map(|gpu| (job, gpu)));
     }
-}
 
-fn request(socket: &OwnedFd, message: BrokerRequest) -> Option<(Option<DeviceProfile>, Vec<OwnedFd>)> {
-    let (mut frame, mut received) = (Vec::new(), Vec::new());
-    socket::send(socket, socket::frame(&message, &mut frame).ok()?, &[]).ok()?;
-    if !wait(socket, CONNECT_TIME_MAX).ok()? {
-        return None;
+    /// Sends a request and waits for its response; `None` if the node does not respond.
+    ///
+    /// # Errors
+    /// When the wait was cancelled. The next request first waits for the response.
+    fn request(
+        &mut self,
+        message: BrokerRequest,
+        cancellation: Cancellation,
+    ) -> Result<Option<ResponseWithFiles>, DenseError> {
+        if let Some(earlier) = self.unanswered {
+            let response = self.receive(cancellation)?;
+            self.unanswered = None;
+            if let (BrokerRequest::Connect { job }, Some((_, files))) = (earlier, response) {
+                self.add_gpu(job, files);
+                if message == earlier {
+                    return Ok(Some((None, Vec::new())));
+                }
+            }
+        }
+        let Some(socket) = &self.socket else { return Ok(None) };
+        let mut frame = Vec::new();
+        let sent = socket::frame(&message, &mut frame).and_then(|frame| socket::send(socket, frame, &[]));
+        if sent.is_err() {
+            return Ok(None);
+        }
+        self.unanswered = Some(message);
+        let response = self.receive(cancellation)?;
+        self.unanswered = None;
+        Ok(response)
     }
-    let (BrokerResponse(profile), files) = socket::receive(socket, &mut received).ok()??;
-    Some((profile, files))
+
+    /// Waits for a response.
+    fn receive(&self, cancellation: Cancellation) -> Result<Option<ResponseWithFiles>, DenseError> {
+        let Some(socket) = &self.socket else { return Ok(None) };
+        let until = Instant::now() + CONNECT_TIME_MAX;
+        loop {
+            cancellation.check()?;
+            match wait(socket, WAIT_MAX) {
+                Ok(true) => break,
+                Ok(false) if Instant::now() < until => {}
+                _ => return Ok(None),
+            }
+        }
+        let received = socket::receive(socket, &mut Vec::new()).ok().flatten();
+        Ok(received.map(|(BrokerResponse(profile), files)| (profile, files)))
+    }
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::task::Poll;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sandbar_process::socket;
 use sandbar_store::SharedMemory;
 
@@ -15,7 +15,10 @@ use super::{
     AREA_BYTES, DROPS_PER_MESSAGE_MAX, GpuRequest, GpuResponse, INLINE_BYTES_MAX, KillReason, MESSAGES_MAX,
     RemoteError, RemoteErrorKind, SLOTS, TRANSFER_BYTES_MAX, TransferData, now_nanos, slot_offset, words,
 };
-use crate::{Op, Spec};
+use crate::{Cancellation, Op, Spec};
+
+/// Maximum time between two checks whether to end a wait. A signal ends it at once.
+const WAIT_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// A connection to the process that owns a GPU.
 #[derive(Debug)]
@@ -33,13 +36,16 @@ pub struct GpuClient {
     /// Reads by their message's number, and the number of slots used for downloads so far.
     reads: VecDeque<(u64, ReadState)>,
     download_slots: usize,
-    /// Tensors to drop with the next message.
+    /// Tensors and kernels to drop with the next message.
     dropped: Vec<u32>,
+    dropped_kernels: Vec<u32>,
     /// Current user, the first message of each recent user, and the nanoseconds of GPU work for each user.
     user: u32,
     users: VecDeque<(u64, u32)>,
     busy: HashMap<u32, u64>,
     lost: Option<RemoteError>,
+    /// Ends waits of the current user.
+    cancellation: Cancellation,
     frame: Vec<u8>,
     received: Vec<u8>,
 }
@@ -50,6 +56,8 @@ enum ReadState {
     Pending,
     /// The values, with their slot if they are not inline.
     Answered(Result<(TransferData, usize), RemoteError>),
+    /// Nobody wants the values. The slot is occupied until they arrive.
+    Abandoned,
     Taken,
 }
 
@@ -74,10 +82,12 @@ impl GpuClient {
             reads: VecDeque::new(),
             download_slots: 0,
             dropped: Vec::new(),
+            dropped_kernels: Vec::new(),
             user: 0,
             users: VecDeque::new(),
             busy: HashMap::new(),
             lost: None,
+            cancellation: Cancellation::NEVER,
             frame: Vec::new(),
             received: Vec::new(),
         })
@@ -99,6 +109,11 @@ impl GpuClient {
     /// Attributes the following requests to this guest.
     pub fn set_user(&mut self, user: u32) {
         self.user = user;
+    }
+
+    /// Ends the following waits when `cancellation` says so.
+    pub(crate) fn set_cancellation(&mut self, cancellation: Cancellation) {
+        self.cancellation = cancellation;
     }
 
     /// Returns the nanoseconds that the GPU worked for a guest, for completed requests, as the GPU's process reports
@@ -126,9 +141,17 @@ impl GpuClient {
     /// Creates a tensor from values, or of zeros. Blocks while too many messages are in flight.
     ///
     /// # Errors
-    /// Fails if the connection is lost.
+    /// Fails if the connection is lost, or the wait was cancelled.
     pub fn tensor(&mut self, spec: Spec, values: Option<&[u8]>) -> Result<u32, RemoteError> {
         let tensor = self.number();
+        let sent = self.send_tensor(tensor, spec, values);
+        if sent.is_err() {
+            self.drop_tensor(tensor);
+        }
+        sent.map(|()| tensor)
+    }
+
+    fn send_tensor(&mut self, tensor: u32, spec: Spec, values: Option<&[u8]>) -> Result<(), RemoteError> {
         self.send(&GpuRequest::Tensor { tensor, spec, is_written: values.is_some() })?;
         let mut offset = 0;
         for part in values.unwrap_or_default().chunks(TRANSFER_BYTES_MAX) {
@@ -149,7 +172,7 @@ impl GpuClient {
             }
             offset += part.len() as u64;
         }
-        Ok(tensor)
+        Ok(())
     }
 
     /// Creates a tensor with the values of another in another shape.
@@ -215,7 +238,7 @@ impl GpuClient {
         loop {
             let twice = || Poll::Ready(Err(lost_error("values were taken twice")));
             match self.read_state(read) {
-                None | Some(ReadState::Taken) => return twice(),
+                None | Some(ReadState::Taken | ReadState::Abandoned) => return twice(),
                 Some(ReadState::Pending) => {
                     let received = self.receive(waits);
                     let still_pending = matches!(self.read_state(read), Some(ReadState::Pending));
@@ -241,12 +264,14 @@ impl GpuClient {
         self.reads.iter_mut().find(|(number, _)| *number == read.0).map(|(_, read_state)| read_state)
     }
 
-    /// Abandons a read.
+    /// Abandons a read, without waiting for its values.
     pub fn abandon(&mut self, read: ReadNumber) {
-        // The slot is occupied until the values arrive.
-        while matches!(self.read_state(read), Some(ReadState::Pending)) && self.receive(true).is_ok() {}
+        let is_lost = self.lost.is_some();
         if let Some(read_state) = self.read_state(read) {
-            *read_state = ReadState::Taken;
+            *read_state = match read_state {
+                ReadState::Pending if !is_lost => ReadState::Abandoned,
+                _ => ReadState::Taken,
+            };
         }
         self.remove_taken();
     }
@@ -271,26 +296,36 @@ impl GpuClient {
         }
     }
 
-    /// Drops a tensor. Drops are batched, and sent before the next request at the latest.
+    /// Drops a tensor. Drops are batched, and sent before the next request at the latest. Does not wait.
     pub fn drop_tensor(&mut self, tensor: u32) {
         self.dropped.push(tensor);
-        if self.dropped.len() >= DROPS_PER_MESSAGE_MAX {
+        if self.dropped.len() >= DROPS_PER_MESSAGE_MAX && self.has_room() {
             // A lost connection has lost its tensors as well.
             let _ = self.send_dropped();
         }
     }
 
-    /// Drops a kernel.
+    /// Drops a kernel, like [`GpuClient::drop_tensor`].
     pub fn drop_kernel(&mut self, kernel: u32) {
-        let _ = self.send(&GpuRequest::DropKernel { kernel });
+        self.dropped_kernels.push(kernel);
     }
 
     fn send_dropped(&mut self) -> Result<(), RemoteError> {
-        if self.dropped.is_empty() {
-            return Ok(());
+        while !self.dropped.is_empty() {
+            let first = self.dropped.len().saturating_sub(DROPS_PER_MESSAGE_MAX);
+            let tensors = self.dropped.split_off(first);
+            self.send_message(&GpuRequest::Drop { tensors: tensors.clone() })
+                .inspect_err(|_| self.dropped.extend(tensors))?;
         }
-        let tensors = std::mem::take(&mut self.dropped);
-        self.send_message(&GpuRequest::Drop { tensors })
+        while let Some(kernel) = self.dropped_kernels.pop() {
+            self.send_message(&GpuRequest::DropKernel { kernel }).inspect_err(|_| self.dropped_kernels.push(kernel))?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether another message can be sent without waiting for completions.
+    fn has_room(&self) -> bool {
+        self.sent - self.done < MESSAGES_MAX
     }
 
     fn send(&mut self, message: &GpuRequest) -> Result<(), RemoteError> {
@@ -308,7 +343,7 @@ impl GpuClient {
 
     /// Sends a message once the number of messages in flight allows it.
     fn send_message(&mut self, message: &GpuRequest) -> Result<(), RemoteError> {
-        while self.sent - self.done >= MESSAGES_MAX {
+        while !self.has_room() {
             self.receive(true)?;
         }
         let mut frame = std::mem::take(&mut self.frame);
@@ -374,6 +409,11 @@ impl GpuClient {
                         *read_state = ReadState::Answered(values.map(|data| (data, slot)));
                         Ok(())
                     }
+                    Some(read_state @ ReadState::Abandoned) => {
+                        *read_state = ReadState::Taken;
+                        self.remove_taken();
+                        Ok(())
+                    }
                     _ => Err(self.protocol_error()),
                 }
             }
@@ -389,9 +429,13 @@ impl GpuClient {
         }
     }
 
+    /// Waits for the socket, for a short time.
     fn wait(&mut self, flags: PollFlags) -> Result<(), RemoteError> {
+        self.cancellation
+            .check()
+            .map_err(|cancelled| RemoteError { kind: RemoteErrorKind::Cancelled, message: cancelled.to_string() })?;
         let socket = self.socket.as_fd();
-        match poll(&mut [PollFd::new(&socket, flags)], None) {
+        match poll(&mut [PollFd::new(&socket, flags)], Some(&WAIT_MAX)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(_) => Err(self.mark_lost()),
         }

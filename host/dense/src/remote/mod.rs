@@ -195,6 +195,8 @@ pub enum RemoteErrorKind {
     TimeOut,
     /// The device and all of its tensors are lost.
     Lost,
+    /// The caller does not want to wait any longer.
+    Cancelled,
 }
 
 /// Reason for which the node killed the process, for one connection.

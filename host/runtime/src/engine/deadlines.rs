@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use sandbar_core::{Attempt, Code, Fault, TaskId, WorkerId};
 
-/// Time after which a worker is killed if an attempt does not end.
-const END_TIME_MAX: Duration = Duration::from_secs(2);
+/// Time after which a worker is killed if an attempt does not end, though no other task keeps the worker busy.
+const END_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
@@ -31,6 +31,7 @@ struct TimeLimit {
 #[derive(Debug)]
 struct EndingAttempt {
     worker: WorkerId,
+    /// Last time at which its worker could not have ended it yet.
     since: Instant,
     /// Error of the attempt, instead of its own.
     reason: Option<Fault>,
@@ -169,9 +170,15 @@ impl Deadlines {
         self.limits.is_empty() && self.ending.is_empty() && self.calls.is_empty()
     }
 
-    /// Returns the attempts that were requested to end and have not ended, with their workers.
-    pub(super) fn unfinished(&self) -> impl Iterator<Item = (TaskId, WorkerId)> {
-        self.ending.iter().map(|(task, ending)| (*task, ending.worker))
+    /// Checks the attempts that were requested to end and have not ended. `current` returns the task that a worker runs,
+    /// and interrupts the attempt if it is that one. While the worker runs another task, the attempt can't end: that
+    /// time does not count.
+    pub(super) fn check_ending(&mut self, now: Instant, current: impl Fn(TaskId, WorkerId) -> Option<TaskId>) {
+        for (task, ending) in &mut self.ending {
+            if current(*task, ending.worker).is_some_and(|current| current != *task) {
+                ending.since = now;
+            }
+        }
     }
 
     /// Returns the workers of attempts that did not end in time, with their tasks.
@@ -229,6 +236,13 @@ mod tests {
         assert_eq!(deadlines.stuck_workers(now + 2 * END_TIME_MAX), [(WORKER, TASK)]);
         assert_eq!(deadlines.finished(TASK).map(|fault| fault.message), Some("first".to_owned()));
         deadlines.ending(TASK, WORKER, None, now);
+        let late = now + 2 * END_TIME_MAX;
+        deadlines.check_ending(late, |_, _| Some(TASK));
+        assert_eq!(deadlines.stuck_workers(late), [(WORKER, TASK)]);
+        deadlines.check_ending(late, |_, _| None);
+        assert_eq!(deadlines.stuck_workers(late), [(WORKER, TASK)]);
+        deadlines.check_ending(late, |task, worker| (task == TASK && worker == WORKER).then_some(TaskId(9)));
+        assert!(deadlines.stuck_workers(late + END_TIME_MAX / 2).is_empty(), "its worker ran another task");
         deadlines.forget_worker(WORKER);
         assert!(deadlines.stuck_workers(now + 2 * END_TIME_MAX).is_empty());
     }

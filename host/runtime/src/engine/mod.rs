@@ -438,13 +438,17 @@ impl Engine {
 
     /// Interrupts attempts again that were requested to end, and kills workers whose attempts don't end in time.
     fn check_interrupted(&mut self) {
-        for (task, worker) in self.deadlines.unfinished() {
-            // The flag in shared memory names one task.
-            let connected = self.cx.workers.get(&worker);
-            if let Some(worker) = connected.filter(|worker| worker.link.current_task() == Some(task.0)) {
-                worker.link.interrupt(task.0);
+        let Engine { cx, deadlines, .. } = self;
+        deadlines.check_ending(cx.time.now, |task, worker| {
+            let connected = cx.workers.get(&worker)?;
+            let current = TaskId(connected.link.current_task()?);
+            if current == task {
+                // The flag in shared memory names one task.
+                connected.link.interrupt(task.0);
             }
-        }
+            // A worker could claim to run a task that it does not have.
+            connected.has_started(current).then_some(current)
+        });
         for (worker, task) in self.deadlines.stuck_workers(self.cx.time.now) {
             self.lose_worker(worker, "a task did not end when it was told to", Some(task));
         }

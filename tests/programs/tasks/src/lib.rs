@@ -2,6 +2,7 @@
 //! observed.
 
 mod hogs;
+mod neighbours;
 mod numbers;
 mod retried;
 mod seen;

@@ -12,7 +12,7 @@ fn sleep(ms: u64) {
 
 /// Sleeps, and returns how many milliseconds that took by its own clock.
 #[task]
-fn sleeps(ms: u64) -> u64 {
+pub fn sleeps(ms: u64) -> u64 {
     let before = Instant::now();
     sleep(ms);
     before.elapsed().as_millis() as u64

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 use sandbar_process::socket;
+use sandbar_sandbox::Refusal;
 use sandbar_store::SharedMemory;
 
 use crate::program::layout::{rings, words};
@@ -16,6 +17,8 @@ use crate::program::node_doorbell::WorkerBell;
 use crate::program::objects::TaskSlot;
 use crate::program::packets::Packet;
 use crate::program::ring::Sender;
+
+use super::limits::refuse_interrupted;
 
 /// Number of messages, and age of the first, at which messages are published to the node.
 const UNPUBLISHED_MAX: u32 = 16;
@@ -145,13 +148,18 @@ impl NodeChannel {
     /// Waits until the node has accepted the files sent so far, that is, until it has room in memory or on disk, or
     /// reports that it has none. All tasks of this worker wait meanwhile, at most as long as the disk takes for these
     /// bytes.
-    pub(super) fn wait_for_credit(&mut self) {
+    ///
+    /// # Errors
+    /// When the task that stores a value must end.
+    pub(super) fn wait_for_credit(&mut self) -> Result<(), Refusal> {
         while self.file_bytes_sent.saturating_sub(self.word(words::FILE_BYTES_CREDITED).load(Acquire)) > AHEAD_BYTES_MAX
         {
+            refuse_interrupted()?;
             self.publish();
             self.bell.ring();
             std::thread::sleep(CREDIT_INTERVAL);
         }
+        Ok(())
     }
 
     /// Returns the bit set of the worker's memories that may be written again.

@@ -1,6 +1,7 @@
 //! Limits of the values of a task.
 
-use sandbar_sandbox::Refusal;
+use sandbar_core::Code;
+use sandbar_sandbox::{Refusal, is_interrupted};
 
 /// Maximum number of results of one task.
 pub(super) const RETURNS_MAX: u32 = 10_000;
@@ -8,6 +9,17 @@ pub(super) const RETURNS_MAX: u32 = 10_000;
 /// Maximum number of objects in the values of one message. Their numbers and the rest of the message fit into half of a
 /// ring: a larger frame might never find room, depending on the position of the ring's end.
 pub(super) const CONTAINED_MAX: usize = 40_000;
+
+/// Number of objects of a long list that are handled between two checks whether the task must end.
+pub(super) const STEP_OBJECTS: usize = 4096;
+
+/// Refuses the rest of a long request of a task that must end.
+pub(super) fn refuse_interrupted() -> Result<(), Refusal> {
+    match is_interrupted() {
+        true => Err(Refusal { code: Code::Cancelled, message: "it was cancelled while it ran".to_owned() }),
+        false => Ok(()),
+    }
+}
 
 /// Checks the number of objects in a value.
 pub(super) fn check_contained(contained: &[u64]) -> Result<(), Refusal> {

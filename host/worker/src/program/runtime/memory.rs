@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use sandbar_core::Code;
-use sandbar_sandbox::Refusal;
+use sandbar_sandbox::{Refusal, is_interrupted};
 use sandbar_store::{SealedFile, UnsealedFile};
 
 use crate::program::messages::SentValue;
@@ -82,7 +82,10 @@ impl MemoryPool {
             }
         };
         let memory = self.all[number as usize].insert(memory);
-        memory.write(parts)?;
+        if let Err(error) = memory.write_while(parts, check_interrupt) {
+            self.close(number);
+            return Err(error);
+        }
         Ok(ValueFile::Written(number, bytes as u64))
     }
 
@@ -129,8 +132,13 @@ impl MemoryPool {
 }
 
 fn sealed(mut memory: UnsealedFile, parts: &[&[u8]], bytes: usize) -> io::Result<ValueFile> {
-    memory.write(parts)?;
+    memory.write_while(parts, check_interrupt)?;
     memory.seal_verifiably(bytes as u64).map(ValueFile::Sealed)
+}
+
+/// Fails if the task that stores a value must end.
+fn check_interrupt() -> io::Result<()> {
+    if is_interrupted() { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
 }
 
 /// Claims a free memory. Returns whether it was free.

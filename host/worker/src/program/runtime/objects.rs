@@ -7,7 +7,7 @@ use sandbar_sandbox::Refusal;
 
 use super::WorkerRuntime;
 use super::context::TaskContext;
-use super::limits::{RETURNS_MAX, check_contained};
+use super::limits::{RETURNS_MAX, STEP_OBJECTS, check_contained, refuse_interrupted};
 use super::memory::{OutputValue, no_memory};
 use crate::program::messages::{RANGE_OBJECTS_MAX, SubmitTask, WorkerMessage};
 use crate::program::objects::{LocalValue, ObjectKey, ObjectRelease, TaskSlot};
@@ -116,16 +116,18 @@ impl WorkerRuntime {
         new.into_iter().for_each(|object| self.objects.hold(ObjectKey::new(job, object)));
     }
 
-    pub(super) fn release(&mut self, slot: TaskSlot, objects: &[u64]) {
+    pub(super) fn release(&mut self, slot: TaskSlot, objects: &[u64]) -> Result<(), Refusal> {
         self.announce(slot);
-        for object in objects {
-            let Some(task) = self.tasks.get_mut(slot) else { return };
-            let (job, held) = (task.job, task.holds.remove(object));
-            if held {
+        for objects in objects.chunks(STEP_OBJECTS) {
+            refuse_interrupted()?;
+            let task = self.tasks.require(slot)?;
+            let job = task.job;
+            for object in objects.iter().filter(|object| task.holds.remove(*object)) {
                 self.objects.release(ObjectKey::new(job, *object));
             }
         }
         self.report_released();
+        Ok(())
     }
 
     /// Drops all references of a finished task.

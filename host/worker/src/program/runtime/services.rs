@@ -5,9 +5,9 @@ use std::task::Poll;
 use std::time::Instant;
 
 use sandbar_core::{ActorId, Fault, GroupId, ObjectId, TaskError};
-use sandbar_dense::Session;
 use sandbar_dense::remote::Broker;
-use sandbar_sandbox::{ActorStep, GetOutcome, Input, Level, NextItem, Refusal, Services};
+use sandbar_dense::{Cancellation, Session};
+use sandbar_sandbox::{ActorStep, GetOutcome, Input, Level, NextItem, Refusal, Services, is_interrupted};
 
 use super::WorkerRuntime;
 use super::tasks::task_ended;
@@ -17,6 +17,9 @@ use crate::program::objects::{LocalValue, ObjectKey, TaskSlot};
 
 /// Maximum number of tasks in an error's chain.
 const CHAIN_MAX: usize = 10_000;
+
+/// Ends dense operations of a task that must end, and its waits for a GPU.
+const UNTIL_INTERRUPTED: Cancellation = Cancellation::new(is_interrupted);
 
 /// Maximum bytes of an error that a task passes on.
 const ERROR_BYTES_MAX: usize = 256 << 10;
@@ -46,7 +49,8 @@ impl Services for TaskServices {
     fn dense(&mut self) -> Option<&mut Session> {
         let TaskServices { broker, job, tensor_bytes_max, dense, .. } = self;
         let broker = || broker.clone().map(|broker| (broker, u64::from(*job)));
-        Some(dense.get_or_insert_with(|| Session::new(broker(), None, *tensor_bytes_max)))
+        let session = || Session::until(broker(), None, *tensor_bytes_max, UNTIL_INTERRUPTED);
+        Some(dense.get_or_insert_with(session))
     }
 
     fn gpu_nanos(&self) -> u64 {
@@ -133,8 +137,7 @@ impl Services for TaskServices {
 
     fn release(&mut self, objects: &[u64]) -> Result<(), Refusal> {
         self.current_object = None;
-        lock(&self.runtime).release(self.slot, objects);
-        Ok(())
+        lock(&self.runtime).release(self.slot, objects)
     }
 
     fn cancel(&mut self, object: ObjectId, recursive: bool) -> Result<(), Refusal> {

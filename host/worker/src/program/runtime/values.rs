@@ -25,7 +25,7 @@ impl WorkerRuntime {
         self.memory_pool.check_bytes(bytes)?;
         // Releases published now may free memory for the next value.
         self.node.publish();
-        self.node.wait_for_credit();
+        self.node.wait_for_credit()?;
         let file = self.memory_pool.write(parts, bytes, self.node.free_memory()).map_err(no_memory)?;
         Ok(OutputValue::File(file))
     }

@@ -8,6 +8,7 @@ use sandbar_sandbox::Refusal;
 
 use super::WorkerRuntime;
 use super::context::{InlineTask, WaitState};
+use super::limits::{STEP_OBJECTS, refuse_interrupted};
 use super::tasks::task_ended;
 use crate::program::messages::{RANGE_OBJECTS_MAX, SubmitTask, WAIT_OBJECTS_MAX, WorkerMessage};
 use crate::program::objects::{ObjectKey, TaskSlot, Waiter};
@@ -31,14 +32,15 @@ impl WorkerRuntime {
         let task = self.tasks.require(slot)?;
         let (id, job) = (task.id, task.job);
         // Awaited objects are retained until the task has them, including those that were only lent.
-        for object in objects.iter().filter(|object| task.holds.insert(**object)) {
-            self.objects.hold(ObjectKey::new(job, *object));
+        let mut missing = Vec::new();
+        for objects in objects.chunks(STEP_OBJECTS) {
+            refuse_interrupted()?;
+            for object in objects.iter().filter(|object| task.holds.insert(**object)) {
+                self.objects.hold(ObjectKey::new(job, *object));
+            }
+            let is_missing = |object: &u64| !self.objects.is_there(ObjectKey::new(job, *object), is_get);
+            missing.extend(objects.iter().copied().filter(is_missing));
         }
-        let missing: Vec<u64> = objects
-            .iter()
-            .copied()
-            .filter(|object| !self.objects.is_there(ObjectKey::new(job, *object), is_get))
-            .collect();
         let there = objects.len() - missing.len();
         task.received = objects.first().filter(|_| is_get).and_then(|object| {
             let value = self.objects.value(ObjectKey::new(job, *object))?;
@@ -62,7 +64,10 @@ impl WorkerRuntime {
         }
         self.announce(slot);
         let mut unasked = Vec::new();
-        for object in missing {
+        for (at, object) in missing.into_iter().enumerate() {
+            if at % STEP_OBJECTS == 0 {
+                refuse_interrupted()?;
+            }
             let entry = self.objects.entry(ObjectKey::new(job, object));
             entry.add_waiter(Waiter { slot, task: id });
             if entry.request() {
