@@ -168,7 +168,8 @@ pub(crate) fn pages() -> Option<Arc<File>> {
 }
 
 /// Finds written pages between two addresses: pages that have a content of their own, neither that of a file nor zeros.
-/// They are present, or swapped out; a page that the kernel moves at this moment counts as swapped out. Returns the regions, and the end of the scan; `None` if the kernel does not support it.
+/// They are present, or swapped out; a page that the kernel moves at this moment counts as swapped out. Returns the
+/// regions, and the end of the scan; `None` if the kernel does not support it.
 fn written<'f>(
     pages: &File,
     start: usize,

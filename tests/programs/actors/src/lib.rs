@@ -238,7 +238,7 @@ fn meets(name: String, number: u64) -> Result<u64, TaskError> {
 /// Creates actors that outlive the job, each with a processor of its own. Returns the sum of their numbers.
 #[task]
 fn occupies(actors: u64) -> Result<u64, TaskError> {
-    let hires = |start: u64| Counter::options().name(&format!("hog {start}")).detached().cpus(1.0).submit(start);
+    let hires = |start: u64| Counter::options().name(format!("hog {start}")).detached().cpus(1.0).submit(start);
     let all: Vec<_> = (0..actors).map(hires).collect();
     all.iter().map(|actor| actor.add(0).get()).sum()
 }
