@@ -96,60 +96,47 @@ fn prefetch(value: &f64) {
     let _ = value;
 }
 
-/// Fits all groups: writes the coefficients of each, the intercept last, and its status.
-pub(crate) fn solve(
-    rows: &GroupRows<'_>,
-    options: GroupedOptions,
-    coefficients: &mut [f64],
-    statuses: &mut [u32],
-    steps: &mut Steps,
-) -> Result<(), DenseError> {
+/// Groups to fit.
+pub(crate) struct GroupFits<'a> {
+    pub(crate) rows: &'a GroupRows<'a>,
+    pub(crate) options: GroupedOptions,
+    /// Receives the coefficients of each group, the intercept last.
+    pub(crate) coefficients: &'a mut [f64],
+    /// Receives the status of each group.
+    pub(crate) statuses: &'a mut [u32],
+}
+
+/// Fits all groups.
+pub(crate) fn solve(fits: GroupFits<'_>, steps: &mut Steps) -> Result<(), DenseError> {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
             // SAFETY: the processor has AVX-512F.
-            return unsafe { avx512(rows, options, coefficients, statuses, steps) };
+            return unsafe { avx512(fits, steps) };
         }
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has AVX2.
-            return unsafe { avx2(rows, options, coefficients, statuses, steps) };
+            return unsafe { avx2(fits, steps) };
         }
     }
-    fit_groups(rows, options, coefficients, statuses, steps)
+    fit_groups(fits, steps)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-fn avx512(
-    rows: &GroupRows<'_>,
-    options: GroupedOptions,
-    coefficients: &mut [f64],
-    statuses: &mut [u32],
-    steps: &mut Steps,
-) -> Result<(), DenseError> {
-    fit_groups(rows, options, coefficients, statuses, steps)
+fn avx512(fits: GroupFits<'_>, steps: &mut Steps) -> Result<(), DenseError> {
+    fit_groups(fits, steps)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn avx2(
-    rows: &GroupRows<'_>,
-    options: GroupedOptions,
-    coefficients: &mut [f64],
-    statuses: &mut [u32],
-    steps: &mut Steps,
-) -> Result<(), DenseError> {
-    fit_groups(rows, options, coefficients, statuses, steps)
+fn avx2(fits: GroupFits<'_>, steps: &mut Steps) -> Result<(), DenseError> {
+    fit_groups(fits, steps)
 }
 
 #[inline(always)]
-fn fit_groups(
-    rows: &GroupRows<'_>,
-    options: GroupedOptions,
-    coefficients: &mut [f64],
-    statuses: &mut [u32],
-    steps: &mut Steps,
-) -> Result<(), DenseError> {
+fn fit_groups(fits: GroupFits<'_>, steps: &mut Steps) -> Result<(), DenseError> {
+    let GroupFits { rows, options, coefficients, statuses } = fits;
     let mut workspace = Workspace::new(rows.width);
     let groups = coefficients.chunks_exact_mut(rows.width + 1).zip(statuses);
     for (group, (coefficients, status)) in groups.enumerate() {
@@ -347,7 +334,8 @@ mod tests {
         let rows = GroupRows { columns, target, weights, offsets: &[0, target.len() as u32], step: 1, width };
         let (mut coefficients, mut status) = (vec![0.0; width + 1], [9]);
         let options = GroupedOptions { intercept: true, ridge, pivot_min: 0.0 };
-        solve(&rows, options, &mut coefficients, &mut status, &mut steps()).unwrap();
+        let fits = GroupFits { rows: &rows, options, coefficients: &mut coefficients, statuses: &mut status };
+        solve(fits, &mut steps()).unwrap();
         (coefficients, GroupStatus::from_number(status[0]).unwrap())
     }
 
@@ -396,7 +384,8 @@ mod tests {
             GroupRows { columns: &line, target: &line, weights: None, offsets: &[0, 3, 2, 9, 10], step: 1, width: 1 };
         let (mut coefficients, mut statuses) = ([0.0; 8], [9; 4]);
         let options = GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 };
-        solve(&rows, options, &mut coefficients, &mut statuses, &mut steps()).unwrap();
+        let fits = GroupFits { rows: &rows, options, coefficients: &mut coefficients, statuses: &mut statuses };
+        solve(fits, &mut steps()).unwrap();
         assert_eq!(statuses.map(GroupStatus::from_number), [0, 4, 0, 4].map(GroupStatus::from_number));
         assert_eq!(coefficients.map(f64::is_nan), [false, false, true, true, false, false, true, true]);
     }
@@ -414,24 +403,19 @@ mod tests {
             width: 3,
         };
         let options = GroupedOptions { intercept: true, ridge: 0.0, pivot_min: 0.0 };
-        type Fit<'f> = &'f dyn Fn(&mut [f64], &mut [u32]) -> Result<(), DenseError>;
-        let run = |way: Fit<'_>| {
+        let run = |way: &dyn Fn(GroupFits<'_>) -> Result<(), DenseError>| {
             let (mut coefficients, mut statuses) = (vec![0.0; 16], vec![9; 4]);
-            way(&mut coefficients, &mut statuses).unwrap();
+            way(GroupFits { rows: &rows, options, coefficients: &mut coefficients, statuses: &mut statuses }).unwrap();
             (coefficients.iter().map(|c| c.to_bits()).collect::<Vec<u64>>(), statuses)
         };
-        let plain = run(&|coefficients, statuses| fit_groups(&rows, options, coefficients, statuses, &mut steps()));
+        let plain = run(&|fits| fit_groups(fits, &mut steps()));
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has AVX2.
-            let found =
-                run(&|coefficients, statuses| unsafe { avx2(&rows, options, coefficients, statuses, &mut steps()) });
-            assert_eq!(found, plain);
+            assert_eq!(run(&|fits| unsafe { avx2(fits, &mut steps()) }), plain);
         }
         if is_x86_feature_detected!("avx512f") {
             // SAFETY: the processor has AVX-512F.
-            let found =
-                run(&|coefficients, statuses| unsafe { avx512(&rows, options, coefficients, statuses, &mut steps()) });
-            assert_eq!(found, plain);
+            assert_eq!(run(&|fits| unsafe { avx512(fits, &mut steps()) }), plain);
         }
     }
 }

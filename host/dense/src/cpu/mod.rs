@@ -19,7 +19,7 @@ use half::slice::HalfFloatSliceExt as _;
 use self::algebra::{MatrixStack, Points};
 use self::maps::MapInput;
 use self::real::Real;
-use crate::grouped::{self, GroupRows};
+use crate::grouped::{self, GroupFits, GroupRows};
 use crate::map::broadcast;
 use crate::steps::Steps;
 use crate::{Cancellation, DenseError, Dtype, Op, OwnedValues, Reduction, Shape, Spec, Tensor, Values};
@@ -144,6 +144,7 @@ fn grouped_least_squares(
     };
     let mut coefficients = vec![0.0; outputs[0].shape.count()];
     let mut statuses = vec![0; outputs[1].shape.count()];
-    grouped::solve(&rows, options, &mut coefficients, &mut statuses, steps)?;
+    let fits = GroupFits { rows: &rows, options, coefficients: &mut coefficients, statuses: &mut statuses };
+    grouped::solve(fits, steps)?;
     Ok(vec![OwnedValues::F64(coefficients), OwnedValues::U32(statuses)])
 }
