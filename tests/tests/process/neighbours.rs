@@ -105,7 +105,8 @@ fn detached_actors_of_a_tenant_are_not_those_of_another() {
     assert!(neighbours.victim() < VICTIM_TIME_MAX);
 }
 
-/// What one job does in the host's code costs no attempt of the tenant's other jobs, which share its worker.
+/// A task that must end while host code runs for it ends alone: the tenant's other jobs, which share its worker, lose no
+/// attempt.
 #[test]
 fn a_job_keeps_its_worker_beside_tasks_that_must_end() {
     for hostile in ["naps", "dozes", "sleeps_on", "multiplies_on"] {
