@@ -306,9 +306,9 @@ if begin 'clusters: IPv6, names, addresses'; then
     serve b.log --data b --join "[::1]:$at" --token "$token" --listen "[::]:$other" --name twin
     has "$NAME: joined by IPv6" 'listens on' "$(cat b.log)"
     serve c.log --data c --join "[::1]:$at" --token "$token" --listen "[::]:$third" --name twin
-    has "$NAME: the second of a name" "the name \`twin\` can't be had" "$(cat c.log)"
+    has "$NAME: the second of a name" "the name \`twin\` is not available" "$(cat c.log)"
     program "$NAME: a node that is not there" $'trying\ngiven up after 5 s' 1 "$TASKS#add" --arg a=1 --arg b=2 \
-      --node "[::1]:$(port)" --token "$("$HOST" cluster token --data a --tenant ada)"
+      --node "[::1]:$(port)" --token "$("$HOST" tenant add ada --data a && "$HOST" tenant token ada --data a)"
   else
     echo "-      $NAME: this machine has no IPv6"
   fi

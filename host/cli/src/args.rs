@@ -85,12 +85,15 @@ pub(crate) enum Command {
     Objects(JobSelector),
     /// Runs a cluster node until it is stopped.
     Serve(crate::cluster_args::Serve),
-    /// Creates a cluster and its join tokens.
+    /// Creates a cluster, and creates and revokes tokens of its nodes.
     #[command(subcommand)]
     Cluster(crate::cluster_args::ClusterCommand),
     /// Lists, drains and removes the nodes of a cluster.
     #[command(subcommand)]
     Nodes(crate::cluster_args::Nodes),
+    /// Adds, lists, changes and removes the tenants of a cluster, and their tokens.
+    #[command(subcommand)]
+    Tenant(crate::tenant_args::TenantCommand),
     /// Prints the state of this machine's node and of its cluster.
     #[command(after_help = "Examples:\n  host status\n  host status --data /var/lib/sandbar --json")]
     Status(crate::cluster_args::NodeSelector),
@@ -164,6 +167,7 @@ impl Command {
             Command::Objects(JobSelector { json, .. }) | Command::Memory(JobSelector { json, .. }) => *json,
             Command::Summary(Summary::Tasks { json, .. }) => *json,
             Command::List(list) => list.is_json(),
+            Command::Tenant(command) => command.is_json(),
             _ => false,
         };
         LogFormat::Command { is_quiet }
@@ -180,7 +184,7 @@ impl Command {
   host submit examples/forests --arg data=@data/housing.csv
   host submit program.wasm#other --arg name=value --json
   host submit examples/pi --cpus 4 --gpus 1 --resource license=2
-  host submit examples/pi --arg tasks=1000 --join 10.0.0.1:7410 --token sbt1-...   (on a cluster)
+  host submit examples/pi --arg tasks=1000 --join 10.0.0.1:7410 --token sbt2-...   (on a cluster)
   host submit examples/pi --node 10.0.0.1:7410 --no-wait                           (in a cluster, without waiting)
   host jobs logs -f                     (logs of the last job)
 
@@ -213,6 +217,10 @@ pub(crate) struct Submit {
     pub node: Option<sandbar_node::NodeAddress>,
     #[command(flatten)]
     pub timeouts: crate::cluster_args::TimeoutArgs,
+    /// With `--node`: key of the submission, 1 to 64 letters, digits, `-` and `_`. Within a day, a submission with the
+    /// same key is the same job [default: a random key]
+    #[arg(long, value_name = "KEY", requires = "node", value_parser = submission_key)]
+    pub key: Option<sandbar_node::SubmissionKey>,
     /// With `--node`: print the job's id and do not wait for the job.
     #[arg(long, requires = "node")]
     pub no_wait: bool,
@@ -294,6 +302,10 @@ impl From<Predict> for PredictSpec {
             components: p.components,
         }
     }
+}
+
+fn submission_key(text: &str) -> Result<sandbar_node::SubmissionKey, String> {
+    text.parse()
 }
 
 /// Parses the name and the value of an argument.

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use sandbar_node::{
-    Cluster, ClusterError, ClusterOptions, Limits, ListenOn, Member, MemberState, create_cluster, create_token, machine,
+    Cluster, ClusterError, ClusterOptions, Limits, ListenOn, Member, MemberState, Name, NewToken, Tenant, TenantRole,
+    TenantSettings, create_cluster, create_node_token, machine,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -15,6 +16,7 @@ use crate::cluster_args::{ClusterCommand, MemberArgs, NodeSelector, Nodes, Serve
 use crate::error::CliError;
 use crate::local_node::start_node;
 use crate::table::Columns;
+use crate::tenants::PrintedToken;
 use crate::{output, signals};
 
 /// Socket, in the node's folder, for requests of this machine.
@@ -115,23 +117,82 @@ async fn stop(cluster: &Cluster, why: StopReason, grace: Duration) -> ExitCode {
     code
 }
 
-/// A request to a node of this machine: a line of JSON.
+/// A request to a node of this machine: a line of JSON. Only the node's own user can send it.
 #[derive(Debug, Serialize, Deserialize)]
-enum NodeRequest {
+pub(crate) enum SocketRequest {
     /// Requests the state of the node and its cluster.
     List,
     /// Drains a node.
     Drain(String),
     /// Removes a node.
     Remove(String),
+    /// Revokes a token of nodes.
+    RevokeNodeToken(String),
+    /// Adds a tenant.
+    AddTenant { name: Name, settings: TenantSettings },
+    /// Replaces the settings of a tenant.
+    SetTenant { name: Name, settings: TenantSettings },
+    /// Removes a tenant.
+    RemoveTenant { name: Name },
+    /// Requests all tenants, or one.
+    Tenants { only: Option<Name> },
+    /// Creates a token of a tenant.
+    CreateToken { name: Name, role: TenantRole, use_once: bool, lifetime_s: u64 },
+    /// Revokes a token of a tenant.
+    RevokeToken { name: Name, token: String },
+}
+
+/// The response to a [`SocketRequest`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum NodeResponse {
+    Status(Box<NodeStatus>),
+    Done,
+    Tenants(Vec<Tenant>),
+    Token(Box<PrintedToken>),
 }
 
 /// State of a node and its cluster.
 #[derive(Debug, Serialize, Deserialize)]
-struct NodeStatus {
+pub(crate) struct NodeStatus {
     cluster: String,
     node: Member,
     nodes: Vec<Member>,
+}
+
+impl NodeResponse {
+    fn unexpected<T>(&self) -> Result<T, CliError> {
+        Err(CliError::Failed(
+            "the node's response does not belong to the request: is it of another version?".to_owned(),
+        ))
+    }
+
+    fn status(self) -> Result<NodeStatus, CliError> {
+        match self {
+            NodeResponse::Status(status) => Ok(*status),
+            other => other.unexpected(),
+        }
+    }
+
+    pub(crate) fn done(self) -> Result<(), CliError> {
+        match self {
+            NodeResponse::Done => Ok(()),
+            other => other.unexpected(),
+        }
+    }
+
+    pub(crate) fn tenants(self) -> Result<Vec<Tenant>, CliError> {
+        match self {
+            NodeResponse::Tenants(tenants) => Ok(tenants),
+            other => other.unexpected(),
+        }
+    }
+
+    pub(crate) fn token(self) -> Result<PrintedToken, CliError> {
+        match self {
+            NodeResponse::Token(token) => Ok(*token),
+            other => other.unexpected(),
+        }
+    }
 }
 
 /// Serves requests of this machine.
@@ -154,21 +215,37 @@ async fn serve_request(stream: UnixStream, cluster: Cluster) -> std::io::Result<
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     BufReader::new(read.take(REQUEST_BYTES_MAX)).read_line(&mut line).await?;
-    let done = match serde_json::from_str(&line)? {
-        NodeRequest::List => Ok(()),
-        NodeRequest::Drain(name) => cluster.request_drain(&name).await,
-        NodeRequest::Remove(name) => cluster.remove(&name).await,
-    };
-    let status: Result<NodeStatus, String> = async {
-        done?;
-        Ok(NodeStatus { cluster: cluster.name(), node: cluster.own_member(), nodes: cluster.members().await? })
-    }
-    .await
-    .map_err(|e: ClusterError| e.to_string());
-    write.write_all(&serde_json::to_vec(&status)?).await
+    let response: Result<NodeResponse, String> =
+        handle_request(serde_json::from_str(&line)?, &cluster).await.map_err(|e| e.to_string());
+    write.write_all(&serde_json::to_vec(&response)?).await
 }
 
-async fn send_request(data: Option<PathBuf>, request: &NodeRequest) -> Result<NodeStatus, CliError> {
+async fn handle_request(request: SocketRequest, cluster: &Cluster) -> Result<NodeResponse, ClusterError> {
+    let token_id = |text: String| text.parse().map_err(ClusterError::Refused);
+    match request {
+        SocketRequest::List => {
+            let nodes = cluster.members().await?;
+            let status = NodeStatus { cluster: cluster.name(), node: cluster.own_member(), nodes };
+            return Ok(NodeResponse::Status(Box::new(status)));
+        }
+        SocketRequest::Tenants { only } => return cluster.tenants(only.as_ref()).await.map(NodeResponse::Tenants),
+        SocketRequest::CreateToken { name, role, use_once, lifetime_s } => {
+            let lifetime = Duration::from_secs(lifetime_s);
+            let (token, text) = cluster.create_tenant_token(&name, role, use_once, lifetime).await?;
+            return Ok(NodeResponse::Token(Box::new(PrintedToken { tenant: name, token, text })));
+        }
+        SocketRequest::Drain(name) => cluster.request_drain(&name).await?,
+        SocketRequest::Remove(name) => cluster.remove(&name).await?,
+        SocketRequest::RevokeNodeToken(token) => cluster.revoke_node_token(token_id(token)?).await?,
+        SocketRequest::AddTenant { name, settings } => cluster.add_tenant(&name, settings).await?,
+        SocketRequest::SetTenant { name, settings } => drop(cluster.set_tenant(&name, &|_| settings).await?),
+        SocketRequest::RemoveTenant { name } => cluster.remove_tenant(&name).await?,
+        SocketRequest::RevokeToken { name, token } => cluster.revoke_tenant_token(&name, token_id(token)?).await?,
+    }
+    Ok(NodeResponse::Done)
+}
+
+pub(crate) async fn send_request(data: Option<PathBuf>, request: &SocketRequest) -> Result<NodeResponse, CliError> {
     let data = folder(data)?;
     let none =
         |e| failed(format!("no node runs with the folder {} ({e}); start one with `host serve`", data.display()));
@@ -182,8 +259,8 @@ async fn send_request(data: Option<PathBuf>, request: &NodeRequest) -> Result<No
     };
     let text = tokio::time::timeout(RESPONSE_TIME_MAX, exchange).await;
     let text = text.map_err(|_| failed("the node does not respond"))?.map_err(failed)?;
-    let status: Result<NodeStatus, String> = serde_json::from_slice(&text).map_err(failed)?;
-    status.map_err(CliError::Failed)
+    let response: Result<NodeResponse, String> = serde_json::from_slice(&text).map_err(failed)?;
+    response.map_err(CliError::Failed)
 }
 
 pub(crate) async fn cluster(command: ClusterCommand) -> Result<ExitCode, CliError> {
@@ -195,8 +272,16 @@ pub(crate) async fn cluster(command: ClusterCommand) -> Result<ExitCode, CliErro
             output::message("next: `host serve` here, `host cluster token` for a token, and on other machines");
             output::message("      `host serve --join THIS-MACHINE:7410 --token TOKEN`");
         }
-        ClusterCommand::Token { tenant, data, lifetime } => {
-            output::line(&create_token(&folder(data)?, tenant.as_deref(), lifetime).map_err(failed)?)?;
+        ClusterCommand::Token { data, once, lifetime } => {
+            let NewToken { id, text } = create_node_token(&folder(data)?, once, lifetime).map_err(failed)?;
+            output::message(&format!("token {id} of nodes; `host cluster revoke {id}` revokes it"));
+            output::line(&text)?;
+        }
+        ClusterCommand::Revoke { token, data } => {
+            send_request(data, &SocketRequest::RevokeNodeToken(token.to_string())).await?.done()?;
+            output::message(&format!(
+                "revoked token {token}: no node can join with it; `host nodes remove` removes nodes that have"
+            ));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -205,17 +290,17 @@ pub(crate) async fn cluster(command: ClusterCommand) -> Result<ExitCode, CliErro
 pub(crate) async fn nodes(nodes: Nodes) -> Result<ExitCode, CliError> {
     match nodes {
         Nodes::List(NodeSelector { data, json }) => {
-            let status = send_request(data, &NodeRequest::List).await?;
+            let status = send_request(data, &SocketRequest::List).await?.status()?;
             if json { output::json(&status)? } else { output::print(&table(&status))? }
         }
         Nodes::Drain { name, data } => {
-            send_request(data, &NodeRequest::Drain(name.clone())).await?;
+            send_request(data, &SocketRequest::Drain(name.clone())).await?.done()?;
             output::message(&format!(
                 "node {name} is draining: it takes no new tasks, and ends once other nodes have its objects"
             ));
         }
         Nodes::Remove { name, data } => {
-            send_request(data, &NodeRequest::Remove(name.clone())).await?;
+            send_request(data, &SocketRequest::Remove(name.clone())).await?.done()?;
             output::message(&format!("removed node {name} from the cluster and revoked its certificate"));
         }
     }
@@ -246,7 +331,7 @@ fn amount(units: u64) -> String {
 }
 
 pub(crate) async fn status(selector: NodeSelector) -> Result<ExitCode, CliError> {
-    let status = send_request(selector.data, &NodeRequest::List).await?;
+    let status = send_request(selector.data, &SocketRequest::List).await?.status()?;
     if selector.json {
         output::json(&status)?;
         return Ok(ExitCode::SUCCESS);

@@ -16,7 +16,7 @@ const PORT: u16 = 7410;
 #[command(after_help = "Examples:
   host cluster init && host serve                       (the first node of a cluster)
   host cluster token                                    (on the first node: prints a token)
-  host serve --join 10.0.0.1:7410 --token sbt1-...      (another node)
+  host serve --join 10.0.0.1:7410 --token sbt2-...      (another node)
   host serve --data /var/lib/sandbar --listen 10.0.0.2:7410 --resource gpu-a100=2
   host serve --meta etcd://10.0.0.8:2379,10.0.0.9:2379
 
@@ -80,7 +80,7 @@ pub(crate) struct Remote {
     pub node: Option<NodeAddress>,
     #[command(flatten)]
     pub timeouts: TimeoutArgs,
-    /// Token for this user's first connection: see `host cluster token --help`. The environment variable SANDBAR_TOKEN
+    /// Token for this user's first connection: see `host tenant token --help`. The environment variable SANDBAR_TOKEN
     /// can hold it instead.
     #[arg(long, value_name = "TOKEN", requires = "node")]
     pub token: Option<String>,
@@ -115,20 +115,29 @@ pub(crate) enum ClusterCommand {
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
     },
-    /// Prints a token that admits nodes, or a tenant, for a limited time.
-    #[command(
-        after_help = "Examples:\n  host cluster token\n  host cluster token --for 10m\n  host cluster token --tenant ada"
-    )]
+    /// Prints a token that admits nodes for a limited time. A node can read and change everything in the cluster: users
+    /// get tokens of a tenant instead (`host tenant token`).
+    #[command(after_help = "Examples:\n  host cluster token\n  host cluster token --for 10m --once")]
     Token {
-        /// Admit only a tenant of this name, which submits jobs but adds no node.
-        #[arg(long, value_name = "NAME")]
-        tenant: Option<String>,
         /// Folder of the first node.
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
+        /// Admit one node only, the first one.
+        #[arg(long)]
+        once: bool,
         /// Validity: a number and s, m or h, at most a day.
         #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = time)]
         lifetime: Duration,
+    },
+    /// Revokes a token of nodes. Nodes that have joined with it stay until they are removed.
+    #[command(after_help = "Examples:\n  host cluster revoke 3f0c9a5e8d7b41269f5e8d7b41263f0c")]
+    Revoke {
+        /// The token's id, which `host cluster token` printed.
+        #[arg(value_parser = crate::tenant_args::token_id)]
+        token: sandbar_node::TokenId,
+        /// Folder of a node of this machine, which handles the request.
+        #[arg(long, value_name = "FOLDER")]
+        data: Option<PathBuf>,
     },
 }
 
@@ -146,7 +155,7 @@ pub(crate) enum Nodes {
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
     },
-    /// Removes a node from the cluster for good and revokes its certificate.
+    /// Removes a node from the cluster for good: revokes its certificates, and frees its name.
     #[command(after_help = "Examples:\n  host nodes drain node-2 && host nodes remove node-2")]
     Remove {
         /// The node's name.
@@ -169,7 +178,7 @@ pub(crate) struct NodeSelector {
 }
 
 /// Parses a number and its unit.
-fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let units = [("s", 1), ("m", 60), ("h", 3600)];
     let found = units.iter().find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, *seconds)));
     let seconds = found.and_then(|(number, unit)| number.parse::<u64>().ok()?.checked_mul(unit));

@@ -25,6 +25,8 @@ mod remote;
 mod shares;
 mod signals;
 mod table;
+mod tenant_args;
+mod tenants;
 mod version;
 mod view_args;
 mod views;
@@ -130,6 +132,7 @@ async fn run(arguments: Arguments, interruption: &Interruption) -> ExitCode {
         Command::Serve(serve) => cluster::serve(serve).await,
         Command::Cluster(command) => cluster::cluster(command).await,
         Command::Nodes(nodes) => cluster::nodes(nodes).await,
+        Command::Tenant(command) => tenants::run(command).await,
         Command::Status(selector) => cluster::status(selector).await,
         Command::Gpu(gpu) => gpus::run(gpu).await,
         Command::Doctor { json, software_gpu } => doctor::run(json, software_gpu).await,

@@ -25,7 +25,7 @@ pub(crate) async fn connect(remote: Remote) -> Result<Option<ClusterClient>, Cli
     client(&node, remote.token, remote.data, remote.timeouts).await.map(Some)
 }
 
-async fn client(
+pub(crate) async fn client(
     node: &NodeAddress,
     token: Option<String>,
     data: Option<PathBuf>,
@@ -50,7 +50,7 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
     let program = submit.job.display().to_string();
     let (path, task) = program.rsplit_once('#').unwrap_or((&program, MAIN));
     let component = component(Path::new(path), submit.quiet).await?;
-    let new = NewClusterJob::new(&component, &program, task, submit.args);
+    let new = NewClusterJob::new(&component, &program, task, submit.args, submit.key);
     let mut client = client(&node, submit.member.token, submit.member.data, submit.timeouts).await?;
     interruption.set_outcome(format!("the job may have been submitted: check with `host jobs list --node {node}`"));
     let job = client.submit(new, &component).await.map_err(CliError::failed)?;

@@ -117,7 +117,7 @@ pub(crate) fn workers(text: &str) -> Result<usize, String> {
 }
 
 /// Parses a size: `512MiB`, `2GiB`, or a number of bytes.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 4] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
     let unit = UNITS.iter().find_map(|(name, bytes)| Some((text.strip_suffix(name)?, *bytes)));
     let (number, unit) = unit.unwrap_or((text, 1));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_wire::{Authority, Clock, JoinGrant, SystemClock};
+use sandbar_wire::{Authority, Clock, JoinGrant, SystemClock, TokenId};
 
 use crate::error::ClusterError;
 
@@ -21,16 +21,25 @@ pub fn create_cluster(data: &Path) -> Result<String, ClusterError> {
     Ok(authority.trust().cluster().to_string())
 }
 
-/// Creates a token that the authority in the founder's data folder accepts for `lifetime`, from a tenant or from nodes.
+/// A new token.
+#[derive(Clone)]
+pub struct NewToken {
+    /// Its id, by which it can be revoked.
+    pub id: TokenId,
+    /// Its text, which is a secret.
+    pub text: String,
+}
+
+/// Creates a token that the authority in the founder's data folder accepts from nodes for `lifetime`; from one node only
+/// if `use_once`. The founder need not run.
 ///
 /// # Errors
-/// Fails if the folder has no authority, the lifetime is too long, or the tenant's name is invalid.
-pub fn create_token(data: &Path, tenant: Option<&str>, lifetime: Duration) -> Result<String, ClusterError> {
+/// Fails if the folder has no authority, or the lifetime is too long.
+pub fn create_node_token(data: &Path, use_once: bool, lifetime: Duration) -> Result<NewToken, ClusterError> {
     let now = SystemClock.now();
     let authority = Authority::open(&data.join(AUTHORITY), now)?;
-    let name = |text: &str| text.parse().map_err(|e| ClusterError::InvalidName(text.to_owned(), e));
-    let grant = tenant.map(name).transpose()?.map_or(JoinGrant::Node, JoinGrant::Tenant);
-    Ok(authority.token(grant, lifetime, now)?.to_text())
+    let token = authority.token(JoinGrant::Node, use_once, lifetime, now)?;
+    Ok(NewToken { id: token.id(), text: token.to_text() })
 }
 
 /// Opens the authority in a data folder. `None` if the folder is not the founder's.

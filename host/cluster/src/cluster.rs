@@ -6,36 +6,41 @@ use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_core::{ComponentId, NodeId, Seed};
-use sandbar_jobs::JobStore;
 use sandbar_meta::{EtcdAddress, EtcdStore, EtcdTimeouts, MetaLimits, MetaStore, RedbStore};
 use sandbar_runtime::{Amounts, ClusterServices, RuntimeStarted};
 use sandbar_train::{RemoteTrainers, UnitTrainer};
 use sandbar_wire::{
-    Admission, Applicant, CertificateIssuer, Endpoint, NodeFolder, Offload, TransferLimits, Transfers, WireLimits,
+    Admission, CertificateIssuer, Clock as _, Endpoint, NodeFolder, Offload, SystemClock, TransferLimits, Transfers,
+    WireLimits,
 };
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::addresses::advertised;
+use crate::admission::StoreAdmission;
 use crate::attempts::{announce_if_slow, retry};
 use crate::cluster_services::RemoteServices;
 use crate::dialer::Dialer;
 use crate::error::ClusterError;
 use crate::identity::{self, ATTEMPT_TIME_MAX, IDENTITY};
-use crate::jobs::{LocalJobs, accept_tenants};
-use crate::member::{LivingMembers, Member, MemberState};
+use crate::jobs::{LocalJobs, accept_tenants, hand_over};
+use crate::member::{Member, MemberState};
 use crate::node_requests::{NodeRequest, request};
 use crate::node_services::NodeServices;
 use crate::options::ClusterOptions;
 use crate::remote_store::{FounderConnection, RemoteStore};
 use crate::shared_objects::SharedObjects;
 use crate::state::{ClusterState, Components, Membership, Network, NodeRuntime, ObjectTransfers};
-use crate::{authority, connections, membership, objects, registry, training};
+use crate::tenant_components::TenantComponents;
+use crate::tenants::TenantDirectory;
+use crate::{authority, connections, membership, objects, registry, tenants, training};
 
 /// File of the founder's store, in the data folder.
 const META: &str = "meta";
 /// Folder of the store of jobs that this node runs, in the data folder.
 const JOBS: &str = "jobs";
+/// Folder of the components of tenants, in the data folder.
+const COMPONENTS: &str = "components";
 /// Maximum time until a node responds to a request.
 const RESPONSE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Maximum bytes of concurrent fetches of objects, until the runtime sets its own limit.
@@ -81,22 +86,28 @@ impl Cluster {
         let started = Instant::now();
         let identity = identity::load_or_join(&folder, authority.as_deref(), options).await?;
         let environment = options.listen.bind().await?;
-        let living = Arc::<LivingMembers>::default();
+        let admission = StoreAdmission::default();
         let endpoint = match &authority {
             Some(authority) => {
-                let names = living.clone();
-                let issuer = CertificateIssuer::new(authority.clone(), move |one: &Applicant<'_>| names.admit(one));
+                let issuer = CertificateIssuer::new(authority.clone(), admission.clone());
                 Endpoint::bind_with_joins(environment, &identity, WireLimits::default(), issuer)?
             }
             None => Endpoint::bind_on(environment, &identity, WireLimits::default())?,
         };
+        endpoint.set_accepted(tenants::before_first_read());
         let dialer = Arc::new(Dialer::new(endpoint.clone()));
         let joined = identity::joined_node(options)?;
         let founder = joined.clone().filter(|_| authority.is_none());
         let founder = founder.map(|address| Arc::new(FounderConnection::new(dialer.clone(), address)));
         let left = options.join_time_max.saturating_sub(started.elapsed());
         let store = open_store(options, founder.as_ref(), authority.is_some(), left).await?;
-        let (name, key) = (identity.own().name.as_str().to_owned(), identity.own().key.to_string());
+        let (own_name, own_key) = (identity.own().name.clone(), identity.own().key);
+        if authority.is_some() {
+            // Nobody else certifies this node.
+            tenants::bind_name(&*store, &own_name, own_key, identity.own().expires, SystemClock.now()).await?;
+        }
+        admission.set_store(store.clone());
+        let (name, key) = (own_name.as_str().to_owned(), own_key.to_string());
         registry::wait_for_name(&*store, &name, &key, registry::NAME_TIME_MAX).await?;
         let own = Member {
             name,
@@ -107,6 +118,7 @@ impl Cluster {
             slots: 0,
             state: MemberState::Ready,
             key,
+            has_authority: authority.is_some(),
         };
         let admission = Admission::new(TRANSFER_BYTES_MAX, TRANSFERS_WAITING_MAX);
         let engine = Transfers::new(TransferLimits::default(), admission.clone(), None, Offload::Threads)?;
@@ -116,19 +128,28 @@ impl Cluster {
             handle: Handle::current(),
             store,
             network: Network::new(endpoint, dialer),
-            membership: Membership::new(living, founder),
+            membership: Membership::new(founder),
+            authority,
+            tenants: TenantDirectory::default(),
             objects: ObjectTransfers { engine, admission, shared: SharedObjects::default() },
             components: Components::default(),
-            jobs: LocalJobs::new(JobStore::open(options.data.join(JOBS))),
+            tenant_components: TenantComponents::open(options.data.join(COMPONENTS)),
+            door: Arc::default(),
+            jobs: LocalJobs::new(options.data.join(JOBS)),
             runtime: OnceLock::new(),
         });
         let tasks = vec![
             tokio::spawn(connections::accept_nodes(state.clone())),
             tokio::spawn(accept_tenants(state.clone())),
             tokio::spawn(objects::evict_idle(state.clone())),
+            tokio::spawn(membership::observe_identities(state.clone(), own_key)),
             tokio::spawn(membership::renew_certificate(state.clone(), folder, identity)),
         ];
         Ok(Cluster { state, tasks: Arc::new(BackgroundTasks(Mutex::new(tasks))) })
+    }
+
+    pub(crate) fn state(&self) -> &Arc<ClusterState> {
+        &self.state
     }
 
     /// Returns the node's number.
@@ -193,18 +214,6 @@ impl Cluster {
         request(&connection, &NodeRequest::Drain, RESPONSE_TIME_MAX).await
     }
 
-    /// Removes a node from the cluster for good: its certificate is revoked, and its name is not assigned again.
-    ///
-    /// # Errors
-    /// Fails if it is this node, the name is invalid, or the store does not respond.
-    pub async fn remove(&self, name: &str) -> Result<(), ClusterError> {
-        if name == self.state.own.name {
-            return Err(ClusterError::OwnNode(name.to_owned()));
-        }
-        let parsed = name.parse().map_err(|e| ClusterError::InvalidName(name.to_owned(), e))?;
-        registry::remove(&*self.state.store, &parsed).await
-    }
-
     /// Waits until this node is connected to all other nodes that accept tasks, for 2 s at most. Their resources count from
     /// then on.
     pub async fn wait_for_peers(&self) {
@@ -221,6 +230,7 @@ impl Cluster {
     /// Leaves the cluster. Other nodes learn of it at once, and not when the lease expires.
     pub async fn leave(&self) {
         self.tasks.abort_all();
+        hand_over(&self.state).await;
         membership::revoke_lease(&self.state).await;
         self.state.network.endpoint.close("the node leaves").await;
     }
@@ -245,6 +255,7 @@ impl Cluster {
         let member = Member { resources: Amounts::from_resources(&resources), slots, ..self.state.own.clone() };
         // A node has one runtime.
         let _ = self.state.runtime.set(NodeRuntime { handle, services, run, member: member.clone() });
+        membership::share_by_settings(&self.state);
         let task = self.state.handle.spawn(membership::maintain(self.state.clone(), member));
         self.tasks.handles().push(task);
     }

@@ -1,47 +1,94 @@
 //! Components of programs and trainers: sent to other nodes, fetched from them, stored in files, and loaded.
+//!
+//! Components of tenants are known by tenant and hash: see [`TenantComponents`](crate::tenant_components). Nodes know
+//! those of programs and trainers of other nodes by hash alone.
 
 use std::fmt::Display;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
-use sandbar_core::{ComponentId, Fault, Limits, NodeId};
+use sandbar_core::{ComponentId, Fault, Limits, NodeId, TenantId};
 use sandbar_machine::write_atomically;
 use sandbar_runtime::{LoadResult, load_program};
-use sandbar_wire::{Channel, Connection, Frames};
+use sandbar_wire::{Channel, Connection, Frames, Name};
 
 use crate::component_id::component_id;
 use crate::error::host_fault;
+use crate::jobs::tenant_id;
 use crate::node_requests::NodeRequest;
 use crate::state::ClusterState;
 use crate::{chunks, node_requests};
 
-/// Channel of components. The requesting node sends an id as text; the other node responds with the chunks.
+/// Channel of components. The requesting node sends an id as text, after a tenant's name and a slash if the component is
+/// a tenant's; the other node responds with the chunks.
 pub(crate) const COMPONENTS: Channel = Channel::new(8);
 /// Maximum bytes of a component.
 pub(crate) const COMPONENT_BYTES_MAX: u64 = 256 << 20;
 /// Maximum time to transfer a component.
 const TRANSFER_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Loads a component that this node or any connected node has.
-pub(crate) async fn load_from_any(cluster: &ClusterState, component: ComponentId) -> LoadResult {
+/// Loads a component of a tenant, which this node or any connected node has.
+pub(crate) async fn load_of_tenant(cluster: &ClusterState, tenant: &Name, component: ComponentId) -> LoadResult {
+    let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no programs"))?;
+    let (id, limits) = (tenant_id(tenant), Limits::default().within(&runtime.services.limits));
+    if let Some(program) = cluster.components.programs().get(id, component, limits) {
+        return Ok(program);
+    }
+    if cluster.tenant_components.get(tenant, component).is_none() {
+        fetch_from_any(cluster, tenant, component).await?;
+    }
+    let file = cluster.tenant_components.get(tenant, component);
+    let file = file.ok_or_else(|| host_fault("the component was evicted; submit the job again"))?;
+    let functions = runtime.services.functions.for_tenant(id);
+    // The tenant must not learn where the node stores the component.
+    let name = format!("component {}", component.short());
+    let program = load_program(&functions, file, Path::new(&name), limits).await?;
+    if program.compiled.id() != component {
+        // The file is damaged. The next load fetches it again.
+        let path = cluster.tenant_components.path(tenant, component);
+        let _ = std::fs::remove_file(&path);
+        return Err(host_fault(format!("{} is damaged: it is not {name}", path.display())));
+    }
+    Ok(cluster.components.programs().insert(id, component, limits, program))
+}
+
+/// Stores a component of a tenant that a connected node has.
+async fn fetch_from_any(cluster: &ClusterState, tenant: &Name, component: ComponentId) -> Result<(), Fault> {
     let nodes: Vec<NodeId> = cluster.network.connections().keys().copied().collect();
     let mut failed = host_fault("no node has the component");
-    for node in [cluster.own_id()].into_iter().chain(nodes) {
-        match load(cluster, node, component, Limits::default()).await {
-            Ok(program) => return Ok(program),
+    for node in nodes {
+        match copy_from(cluster, node, tenant, component).await {
+            Ok(()) => return Ok(()),
             Err(fault) => failed = fault,
         }
     }
     Err(failed)
 }
 
-/// Has `count` other nodes store a component, or fewer if there are fewer.
-pub(crate) async fn replicate(cluster: &ClusterState, component: ComponentId, count: usize) {
+/// Stores a component of a tenant that a node has, unless this node has it.
+pub(crate) async fn copy_from(
+    cluster: &ClusterState,
+    node: NodeId,
+    tenant: &Name,
+    component: ComponentId,
+) -> Result<(), Fault> {
+    if cluster.tenant_components.get(tenant, component).is_some() {
+        return Ok(());
+    }
+    let settings = cluster.tenants.settings(tenant).unwrap_or_default();
+    let bytes = fetch_in_time(cluster, node, &format!("{tenant}/{component}"), component).await?;
+    let in_use = cluster.jobs.index().components_in_use(tenant);
+    cluster.tenant_components.insert(tenant, component, &bytes, &settings, &in_use).map_err(host_fault)
+}
+
+/// Has `count` other nodes store a component of a tenant, or fewer if there are fewer.
+pub(crate) async fn replicate(cluster: &ClusterState, tenant: &Name, component: ComponentId, count: usize) {
     let connections: Vec<Connection> = cluster.network.connections().values().cloned().collect();
-    let request = NodeRequest::CopyComponent(component);
+    let request = NodeRequest::CopyComponent(tenant.clone(), component);
     let copies = stream::iter(connections).map(|connection| {
         let request = &request;
         async move {
@@ -67,41 +114,54 @@ pub(crate) async fn ensure_stored(
         return Ok(());
     }
     let node = node.ok_or_else(|| host_fault("the runtimes of the nodes are not connected"))?;
-    let fetched = tokio::time::timeout(TRANSFER_TIME_MAX, fetch(cluster, node, component)).await;
-    let bytes = fetched.map_err(|_| {
-        let (component, seconds) = (component.short(), TRANSFER_TIME_MAX.as_secs());
-        host_fault(format!("component {component} did not arrive from node {node} within {seconds} s"))
-    })??;
-    write_atomically(&path, &bytes).map_err(|e| host_fault(format!("{}: {e}", path.display())))
+    let bytes = fetch_in_time(cluster, node, &component.to_string(), component).await?;
+    let written = tokio::task::spawn_blocking(move || {
+        write_atomically(&path, &bytes).map_err(|e| host_fault(format!("{}: {e}", path.display())))
+    });
+    written.await.map_err(host_fault)?
 }
 
-/// Loads a component that a node has.
+async fn fetch_in_time(
+    cluster: &ClusterState,
+    node: NodeId,
+    request: &str,
+    component: ComponentId,
+) -> Result<Vec<u8>, Fault> {
+    let fetched = tokio::time::timeout(TRANSFER_TIME_MAX, fetch(cluster, node, request, component)).await;
+    fetched.map_err(|_| {
+        let (component, seconds) = (component.short(), TRANSFER_TIME_MAX.as_secs());
+        host_fault(format!("component {component} did not arrive from node {node} within {seconds} s"))
+    })?
+}
+
+/// Loads a component that a node has, for tasks of that node.
 pub(crate) async fn load(cluster: &ClusterState, node: NodeId, component: ComponentId, limits: Limits) -> LoadResult {
     let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no programs"))?;
     let limits = limits.within(&runtime.services.limits);
-    if let Some(program) = cluster.components.programs().get(component, limits) {
+    if let Some(program) = cluster.components.programs().get(TenantId::DEFAULT, component, limits) {
         return Ok(program);
     }
     let path = runtime.services.component_path(component);
     ensure_stored(cluster, Some(node), component).await?;
     let file = File::open(&path).map_err(|e| host_fault(format!("{}: {e}", path.display())))?;
-    let program = load_program(&runtime.services.functions, file, &path, limits).await?;
+    let name = format!("component {}", component.short());
+    let program = load_program(&runtime.services.functions, file, Path::new(&name), limits).await?;
     if program.compiled.id() != component {
         // The file is damaged. The next load fetches it again.
         let _ = std::fs::remove_file(&path);
-        return Err(host_fault(format!("{} is damaged: it is not component {}", path.display(), component.short())));
+        return Err(host_fault(format!("{} is damaged: it is not {name}", path.display())));
     }
-    Ok(cluster.components.programs().insert(component, limits, program))
+    Ok(cluster.components.programs().insert(TenantId::DEFAULT, component, limits, program))
 }
 
-async fn fetch(cluster: &ClusterState, node: NodeId, component: ComponentId) -> Result<Vec<u8>, Fault> {
+async fn fetch(cluster: &ClusterState, node: NodeId, request: &str, component: ComponentId) -> Result<Vec<u8>, Fault> {
     let failed = |reason: &dyn Display| {
         let component = component.short();
         host_fault(format!("component {component} can't be fetched from node {node}: {reason}"))
     };
     let connection = cluster.connection(node).ok_or_else(|| failed(&"there is no connection"))?;
     let mut frames = connection.open(COMPONENTS).await.map_err(|e| failed(&e))?;
-    frames.send(component.to_string().as_bytes()).await.map_err(|e| failed(&e))?;
+    frames.send(request.as_bytes()).await.map_err(|e| failed(&e))?;
     let bytes = chunks::receive(&mut frames, COMPONENT_BYTES_MAX, TRANSFER_TIME_MAX).await;
     let bytes = bytes.map_err(|e| failed(&e))?;
     let is_it = component_id(&bytes) == component;
@@ -111,17 +171,25 @@ async fn fetch(cluster: &ClusterState, node: NodeId, component: ComponentId) -> 
 /// Sends the component that a node requests.
 pub(crate) async fn serve(cluster: Arc<ClusterState>, mut frames: Frames) {
     let Ok(Some(request)) = frames.recv().await else { return };
-    let Some(component) = std::str::from_utf8(&request).ok().and_then(|text| text.parse::<ComponentId>().ok()) else {
-        return;
-    };
-    let own = cluster.components.file(component);
-    let stored = || File::open(cluster.component_path(component)?).ok().map(Arc::new);
-    let Some(file) = own.or_else(stored) else { return };
-    let read = tokio::task::spawn_blocking(move || read_all(&file));
-    let Ok(Ok(bytes)) = read.await else { return };
+    let Ok(text) = String::from_utf8(request.to_vec()) else { return };
+    let state = cluster.clone();
+    let read = tokio::task::spawn_blocking(move || read_all(&*find(&state, &text)?).ok());
+    let Ok(Some(bytes)) = read.await else { return };
     let _ = chunks::send(&frames, &bytes, TRANSFER_TIME_MAX).await;
     // Keeps the channel open until the node has read everything.
     let _ = frames.recv().await;
+}
+
+/// Finds the component that a node requests.
+fn find(cluster: &ClusterState, request: &str) -> Option<Arc<File>> {
+    if let Some((tenant, component)) = request.split_once('/') {
+        return cluster.tenant_components.get(&tenant.parse().ok()?, component.parse().ok()?).map(Arc::new);
+    }
+    let component = request.parse().ok()?;
+    let stored = || File::open(cluster.component_path(component)?).ok().map(Arc::new);
+    // The other node runs a task of a tenant's job for this one.
+    let of_tenant = || cluster.tenant_components.get_of_any(component).map(Arc::new);
+    cluster.components.file(component).or_else(stored).or_else(of_tenant)
 }
 
 /// Reads a whole file, whatever its shared position.

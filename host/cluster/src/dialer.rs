@@ -61,7 +61,7 @@ mod tests {
     use std::net::{Ipv4Addr, UdpSocket};
     use std::time::Duration;
 
-    use sandbar_wire::{Authority, Clock, Identity, NodeFolder, Role, SystemClock, WireLimits};
+    use sandbar_wire::{Authority, Clock, Identity, NodeFolder, Principal, Role, SystemClock, WireLimits};
 
     use super::*;
 
@@ -69,7 +69,7 @@ mod tests {
         let (folder, now) = (NodeFolder::lock(&folder.join(name)).unwrap(), SystemClock.now());
         let (key, lifetime) = (folder.key().unwrap(), Duration::from_secs(3600));
         let request = key.request().unwrap();
-        let certificate = authority.certify(&request, Role::Node, &name.parse().unwrap(), lifetime, now).unwrap();
+        let certificate = authority.certify(&request, &Principal::Node(name.parse().unwrap()), lifetime, now).unwrap();
         let identity = Identity::new(key, certificate, authority.trust().certificate().to_vec(), now).unwrap();
         Endpoint::bind((Ipv4Addr::LOCALHOST, 0).into(), &identity, WireLimits::default()).unwrap()
     }

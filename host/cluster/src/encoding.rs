@@ -17,6 +17,23 @@ pub(crate) fn postcard(name: impl Display, value: &impl Serialize) -> Result<Vec
     postcard::to_stdvec(value).map_err(|e| ClusterError::Encode(name.to_string(), e.to_string()))
 }
 
+/// Serializes values as text.
+pub(crate) mod text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(crate) fn serialize<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<T, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;

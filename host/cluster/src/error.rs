@@ -10,6 +10,8 @@ use sandbar_core::{Code, Fault, LimitError};
 use sandbar_meta::MetaError;
 use sandbar_wire::{BindError, ChannelError, ConnectError, IdentityError, JoinError, NameError, TokenError};
 
+use crate::tenants::TenantError;
+
 /// An error of a node or a client of a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
@@ -77,6 +79,19 @@ pub enum ClusterError {
         /// Cluster of the token.
         token: String,
     },
+    /// The data folder has the certificate of another tenant.
+    #[error(
+        "{} has the certificate of tenant `{has}`, and the token is for tenant `{token}`: name another folder with --data",
+        folder.display()
+    )]
+    OtherTenant {
+        /// Data folder.
+        folder: PathBuf,
+        /// Tenant of the certificate.
+        has: String,
+        /// Tenant of the token.
+        token: String,
+    },
     /// The data folder has the certificate of a node of another name.
     #[error(
         "{} has the certificate of node `{has}`: omit --name, or name another folder with --data for `{name}`",
@@ -121,6 +136,14 @@ pub enum ClusterError {
     /// A node refused a request.
     #[error("{_0}")]
     Refused(String),
+    /// A node refused a request of a tenant.
+    #[error("{message} [{code}]")]
+    Denied {
+        /// Stable code.
+        code: String,
+        /// Why.
+        message: String,
+    },
     /// A node can't serve a request now.
     #[error("{_0}; try again")]
     RetryLater(String),
@@ -144,10 +167,13 @@ pub enum ClusterError {
     NoResponse,
     /// A client without a certificate has no token of a tenant.
     #[error(
-        "a tenant's token is required for the first connection: create one with `host cluster token --tenant NAME`, and \
-         pass it with --token"
+        "a tenant's token is required for the first connection: create one with `host tenant token NAME`, and pass it \
+         with --token"
     )]
     TokenRequired,
+    /// A tenant or one of its tokens can't be created, changed or removed.
+    #[error(transparent)]
+    Tenant(#[from] TenantError),
     /// All node numbers are assigned.
     #[error("the cluster has assigned all of its 65535 numbers")]
     NumbersExhausted,

@@ -73,7 +73,7 @@ fn entry() -> Entry {
 
 #[test]
 fn node_requests_have_golden_bytes() {
-    assert_eq!(sandbar_wire::PROTOCOL_VERSION, 2);
+    assert_eq!(sandbar_wire::PROTOCOL_VERSION, 3);
     let transaction = Transaction::new()
         .when(Condition::absent(key()))
         .when(Condition::unchanged(key(), Revision(300)))
@@ -94,7 +94,10 @@ fn node_requests_have_golden_bytes() {
         (NodeRequest::FetchEnded(10, true), "090a01"),
         (NodeRequest::CachedResults(job, 11), "0a1a32303236303133312d3233353935392d3132332d3466336139630b"),
         (NodeRequest::Drain, "0b"),
-        (NodeRequest::CopyComponent(component()), "0c0707070707070707070707070707070707070707070707070707070707070707"),
+        (
+            NodeRequest::CopyComponent("ada".parse().unwrap(), component()),
+            "0c036164610707070707070707070707070707070707070707070707070707070707070707",
+        ),
     ] {
         check_bytes(&request, expected);
     }
@@ -187,19 +190,20 @@ fn members_have_golden_json() {
         slots: 2,
         state,
         key: "ab".to_owned(),
+        has_authority: true,
     };
     check_json(
         &member(MemberState::Ready),
-        r#"{"name":"first","number":4,"address":"127.0.0.1:7410","version":"1.0.0","resources":{"cpus":10000,"gpus":0,"memory":3,"custom":{"tpu":4}},"slots":2,"state":"ready","key":"ab"}"#,
+        r#"{"name":"first","number":4,"address":"127.0.0.1:7410","version":"1.0.0","resources":{"cpus":10000,"gpus":0,"memory":3,"custom":{"tpu":4}},"slots":2,"state":"ready","key":"ab","has_authority":true}"#,
     );
     check_json(
         &member(MemberState::Draining),
-        r#"{"name":"first","number":4,"address":"127.0.0.1:7410","version":"1.0.0","resources":{"cpus":10000,"gpus":0,"memory":3,"custom":{"tpu":4}},"slots":2,"state":"draining","key":"ab"}"#,
+        r#"{"name":"first","number":4,"address":"127.0.0.1:7410","version":"1.0.0","resources":{"cpus":10000,"gpus":0,"memory":3,"custom":{"tpu":4}},"slots":2,"state":"draining","key":"ab","has_authority":true}"#,
     );
     // A member of a version without states and keys.
     let text = r#"{"name":"a","number":4,"address":"[::1]:1","version":"1","resources":{"cpus":1,"gpus":0,"memory":0,"custom":{}},"slots":1}"#;
     let member: Member = serde_json::from_str(text).unwrap();
-    assert_eq!((member.state, member.key.as_str()), (MemberState::Ready, ""));
+    assert_eq!((member.state, member.key.as_str(), member.has_authority), (MemberState::Ready, "", false));
     // The last number that was assigned.
     check_bytes(&300_u16, "ac02");
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use sandbar_machine::write_atomically;
 use sandbar_wire::{
-    Authority, Clock, EndpointEnvironment, Identity, JoinToken, Key, Name, NodeFolder, Role, SystemClock, WireLimits,
+    Authority, Clock, EndpointEnvironment, Identity, JoinToken, Key, Name, NodeFolder, Principal, Role, SystemClock,
+    WireLimits,
 };
 
 use crate::addresses::NodeAddress;
@@ -41,7 +42,7 @@ pub(crate) async fn load_or_join(
     let identity = match (authority, &options.join) {
         (Some(authority), _) => {
             let lifetime = Duration::from_secs(sandbar_wire::CERTIFICATE_LIFETIME_S);
-            let certificate = authority.certify(&key.request()?, Role::Node, &name, lifetime, now)?;
+            let certificate = authority.certify(&key.request()?, &Principal::Node(name), lifetime, now)?;
             Identity::new(key, certificate, authority.trust().certificate().to_vec(), now)?
         }
         (None, Some((address, Some(token)))) => {

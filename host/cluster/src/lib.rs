@@ -11,6 +11,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
 mod addresses;
+mod admission;
 mod attempts;
 mod authority;
 mod chunks;
@@ -29,6 +30,7 @@ mod membership;
 mod node_requests;
 mod node_services;
 mod objects;
+mod operators;
 mod options;
 mod program_cache;
 mod registry;
@@ -37,6 +39,8 @@ mod request_handlers;
 mod runtime_peers;
 mod shared_objects;
 mod state;
+mod tenant_components;
+mod tenants;
 mod training;
 
 /// Prefix of the targets of this crate's log lines.
@@ -44,13 +48,16 @@ pub const LOG_TARGET: &str = module_path!();
 
 pub use addresses::{AddressError, ListenOn, NodeAddress};
 pub use attempts::ATTEMPTS_LOG_TARGET;
-pub use authority::{create_cluster, create_token};
+pub use authority::{NewToken, create_cluster, create_node_token};
 pub use cluster::Cluster;
 pub use error::ClusterError;
-pub use jobs::{ClientTimeouts, ClusterClient, ClusterJob, FollowEvent, NewClusterJob};
+#[doc(hidden)]
+pub use jobs::fuzz_tenant_request;
+pub use jobs::{ClientTimeouts, ClusterClient, ClusterJob, FollowEvent, NewClusterJob, SubmissionKey};
 pub use member::{Member, MemberState};
 pub use node_services::NodeServices;
 pub use options::ClusterOptions;
+pub use tenants::{Tenant, TenantError, TenantSettings, TenantToken, TokenUse};
 
 #[cfg(test)]
 mod golden;

@@ -1,10 +1,8 @@
 //! Members of a cluster.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 
 use sandbar_runtime::Amounts;
-use sandbar_wire::{Applicant, Role};
 use serde::{Deserialize, Serialize};
 
 /// Maximum concurrent tasks that a node is given, whatever it advertises.
@@ -31,6 +29,9 @@ pub struct Member {
     /// SHA-256 of its public key, in hexadecimal. Distinguishes nodes of one name.
     #[serde(default)]
     pub key: String,
+    /// Whether it has the cluster's authority, which issues certificates.
+    #[serde(default)]
+    pub has_authority: bool,
 }
 
 impl Member {
@@ -65,32 +66,6 @@ impl std::fmt::Display for MemberState {
     }
 }
 
-/// The living members, as far as the founder knows. It issues no certificate of their names to nodes with other keys.
-#[derive(Debug, Default)]
-pub(crate) struct LivingMembers(Mutex<Vec<Member>>);
-
-impl LivingMembers {
-    pub(crate) fn set(&self, members: impl Iterator<Item = Member>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = members.collect();
-    }
-
-    /// Decides whether an applicant may have a certificate of the name that it requests. The error is for the applicant.
-    pub(crate) fn admit(&self, applicant: &Applicant<'_>) -> Result<(), String> {
-        if applicant.role != Role::Node {
-            return Ok(());
-        }
-        let (name, key) = (applicant.name.as_str(), applicant.key.to_string());
-        let members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match members.iter().find(|member| member.name == name && member.key != key) {
-            None => Ok(()),
-            Some(other) => Err(format!(
-                "node {} at {} has the name and lives; choose another name with --name, or stop that node",
-                other.number, other.address
-            )),
-        }
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -105,6 +80,7 @@ pub(crate) mod tests {
             slots: 1,
             state: MemberState::Ready,
             key: key.to_owned(),
+            has_authority: false,
         }
     }
 
@@ -122,25 +98,6 @@ pub(crate) mod tests {
             (member("a", 4, ""), false),
         ] {
             assert_eq!(own.may_replace(&other), expected, "{other:?}");
-        }
-    }
-
-    #[test]
-    fn names_of_living_nodes_are_refused() {
-        let (key, other) = (sandbar_wire::KeyId([1; 32]), sandbar_wire::KeyId([2; 32]));
-        let living = LivingMembers::default();
-        living.set([member("a", 4, &key.to_string())].into_iter());
-        for (role, name, key, is_admitted) in [
-            (Role::Node, "a", other, false),
-            // The node renews its certificate.
-            (Role::Node, "a", key, true),
-            (Role::Node, "b", other, true),
-            (Role::Tenant, "a", other, true),
-        ] {
-            let name = name.parse().unwrap();
-            let address = ([127, 0, 0, 1], 1).into();
-            let applicant = Applicant { role, name: &name, key, token: None, address };
-            assert_eq!(living.admit(&applicant).is_ok(), is_admitted, "{applicant:?}");
         }
     }
 }

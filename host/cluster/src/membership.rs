@@ -1,20 +1,22 @@
-//! Membership of this node: it holds its key and lease in the cluster's store, connects to other members, observes
-//! revocations, and renews its certificate.
+//! Membership of this node: it holds its key and lease in the cluster's store, connects to other members, and renews its
+//! certificate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sandbar_core::NodeId;
+use sandbar_core::{NodeId, TenantId};
 use sandbar_meta::{Change, Condition, MetaError, MetaValue, Operation, Transaction};
-use sandbar_wire::{Clock, Identity, NodeFolder, RevocationList, Role, SystemClock};
+use sandbar_wire::{
+    AccessList, CERTIFICATE_LIFETIME_S, Clock, Connection, Identity, KeyId, Name, NodeFolder, Principal, SystemClock,
+};
 
 use crate::error::ClusterError;
-use crate::jobs::hold_leases;
+use crate::jobs::{hold_leases, tenant_id};
 use crate::member::{Member, MemberState};
 use crate::registry::{self, LEASE_S};
-use crate::remote_store::FounderConnection;
 use crate::state::ClusterState;
+use crate::tenants::{bind_name, observe_access};
 use crate::{connections, encoding};
 
 /// Interval at which the lease is renewed.
@@ -26,12 +28,7 @@ const RENEW_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// Keeps the node a member, and connects it to the members that joined before it. Never returns.
 pub(crate) async fn maintain(cluster: Arc<ClusterState>, own: Member) {
-    tokio::join!(
-        hold_membership(&cluster, &own),
-        connect_members(&cluster, &own),
-        observe_removals(&cluster),
-        hold_leases(&cluster)
-    );
+    tokio::join!(hold_membership(&cluster, &own), connect_members(&cluster, &own), hold_leases(&cluster));
 }
 
 /// Holds the node's key in the store.
@@ -141,27 +138,37 @@ fn replaced(by: &Member) -> ClusterError {
     ClusterError::Fenced(format!("{by} has its name now: this node did not renew its lease for {LEASE_S} s"))
 }
 
-/// Revokes the certificates of removed nodes on this node. Fences this node if it was removed.
-async fn observe_removals(cluster: &ClusterState) {
-    loop {
-        if let Err(error) = observe_removals_once(cluster).await {
-            log::debug!("the removed nodes are read again: {error}");
+/// Keeps what this node accepts up to date. Fences this node if it was removed. Never returns.
+pub(crate) async fn observe_identities(cluster: Arc<ClusterState>, own: KeyId) {
+    let on_change = |accepted: &AccessList| {
+        forget_removed_tenants(&cluster);
+        share_by_settings(&cluster);
+        if accepted.revoked_keys.contains(&own) {
+            cluster.membership.fence("it was removed from its cluster (`host nodes remove`)".to_owned());
         }
-        tokio::time::sleep(RETRY_DELAY).await;
+    };
+    observe_access(&*cluster.store, &cluster.network.endpoint, &cluster.tenants, on_change).await;
+}
+
+/// Tells the runtime, once it has started, each tenant's share of the node.
+pub(crate) fn share_by_settings(cluster: &ClusterState) {
+    let Some(runtime) = cluster.runtime.get() else { return };
+    for (tenant, settings) in &*cluster.tenants.all() {
+        runtime.handle.set_share(tenant_id(tenant), settings.weight, settings.reserved_cpus);
     }
 }
 
-async fn observe_removals_once(cluster: &ClusterState) -> Result<(), ClusterError> {
-    loop {
-        let (names, revision) = registry::removed(&*cluster.store).await?;
-        if names.iter().any(|name| name.as_str() == cluster.own.name) {
-            cluster.membership.fence("it was removed from its cluster (`host nodes remove`)".to_owned());
-        }
-        let names: BTreeSet<_> = names.into_iter().map(|name| (Role::Node, name)).collect();
-        cluster.network.endpoint.revoke(RevocationList { names, ..RevocationList::default() });
-        let mut watcher = cluster.store.watch(&registry::removed_keys()?, revision.next()).await?;
-        watcher.next().await?;
-    }
+/// Removes what this node stores of tenants that no longer exist.
+fn forget_removed_tenants(cluster: &Arc<ClusterState>) {
+    let tenants = cluster.tenants.all();
+    let ids: BTreeSet<TenantId> = tenants.keys().map(tenant_id).collect();
+    cluster.components.programs().remove_others(|id| ids.contains(&id));
+    let cluster = cluster.clone();
+    tokio::task::spawn_blocking(move || {
+        let exists = |name: &Name| tenants.contains_key(name);
+        cluster.tenant_components.remove_others(exists);
+        cluster.jobs.remove_others(exists);
+    });
 }
 
 /// Revokes the node's lease, which deletes its key. Other nodes learn at once that it has left.
@@ -193,7 +200,6 @@ async fn connect_members_once(
     let mut watcher = cluster.store.watch(&registry::member_keys()?, revision.next()).await?;
     loop {
         log_changes(logged, &members, own);
-        cluster.membership.living.set(members.values().cloned());
         // A process with this name that started later, or has another key.
         if let Some(other) = members.values().find(|other| other.name == own.name && !own.may_replace(other)) {
             cluster.membership.fence(replaced(other).to_string());
@@ -256,8 +262,7 @@ pub(crate) async fn renew_certificate(cluster: Arc<ClusterState>, folder: NodeFo
         if SystemClock.now() < renew_at {
             continue;
         }
-        let Some(founder) = &cluster.membership.founder else { return };
-        match renew_certificate_once(&cluster, &folder, founder).await {
+        match renew_certificate_once(&cluster, &folder).await {
             Ok(renewed) => renew_at = renewed.renew_at(),
             Err(error) => {
                 let delay = RENEW_RETRY_DELAY.as_secs();
@@ -268,13 +273,32 @@ pub(crate) async fn renew_certificate(cluster: Arc<ClusterState>, folder: NodeFo
     }
 }
 
-async fn renew_certificate_once(
-    cluster: &ClusterState,
-    folder: &NodeFolder,
-    founder: &FounderConnection,
-) -> Result<Identity, ClusterError> {
-    let renewed = cluster.network.endpoint.renew(&founder.get().await?).await?;
+async fn renew_certificate_once(cluster: &ClusterState, folder: &NodeFolder) -> Result<Identity, ClusterError> {
+    let endpoint = &cluster.network.endpoint;
+    let renewed = match (&cluster.authority, issuer(cluster).await?) {
+        (Some(authority), _) => {
+            let (key, now) = (folder.key()?, SystemClock.now());
+            let principal = Principal::Node(
+                cluster.own.name.parse().map_err(|e| ClusterError::InvalidName(cluster.own.name.clone(), e))?,
+            );
+            let lifetime = Duration::from_secs(CERTIFICATE_LIFETIME_S);
+            let certificate = authority.certify(&key.request()?, &principal, lifetime, now)?;
+            let renewed = Identity::new(key, certificate, authority.trust().certificate().to_vec(), now)?;
+            let own = renewed.own();
+            bind_name(&*cluster.store, &own.name, own.key, own.expires, now).await?;
+            renewed
+        }
+        (None, Some(issuer)) => endpoint.renew(&issuer).await?,
+        (None, None) => return Err(ClusterError::RetryLater("no connected node has the authority".to_owned())),
+    };
     folder.save(&renewed)?;
-    cluster.network.endpoint.set_identity(&renewed)?;
+    endpoint.set_identity(&renewed)?;
     Ok(renewed)
+}
+
+/// Returns a connection to a node that has the cluster's authority.
+async fn issuer(cluster: &ClusterState) -> Result<Option<Connection>, ClusterError> {
+    let members = registry::list(&*cluster.store).await?;
+    let mut issuers = members.iter().filter(|member| member.has_authority);
+    Ok(issuers.find_map(|member| cluster.connection(NodeId(member.number.into()))))
 }

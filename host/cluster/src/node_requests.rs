@@ -5,7 +5,7 @@ use std::time::Duration;
 use sandbar_core::{ComponentId, NodeId};
 use sandbar_jobs::JobName;
 use sandbar_meta::{Key, KeyRange, LeaseId, Revision, Transaction};
-use sandbar_wire::Connection;
+use sandbar_wire::{Connection, Name};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -33,8 +33,8 @@ pub(crate) enum NodeRequest {
     CachedResults(JobName, u64),
     /// The node must drain.
     Drain,
-    /// The node must store a component of the requesting node, which may fail.
-    CopyComponent(ComponentId),
+    /// The node must store a tenant's component that the requesting node has, which may fail.
+    CopyComponent(Name, ComponentId),
 }
 
 /// Hash and length of an object.

@@ -1,22 +1,17 @@
-//! The registry of a cluster's nodes, in the cluster's store: a key for each member, which ends with the node's lease, the
-//! names of removed nodes, and the last assigned number.
+//! The registry of a cluster's nodes, in the cluster's store: a key for each member, which ends with the node's lease, and
+//! the last assigned number.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-
-use sandbar_meta::{
-    Condition, Entry, Key, KeyRange, MetaError, MetaStore, MetaValue, Operation, Revision, Transaction,
-};
-use sandbar_wire::Name;
 
 use crate::encoding;
 use crate::error::ClusterError;
 use crate::member::Member;
+use sandbar_meta::{
+    Condition, Entry, Key, KeyRange, MetaError, MetaStore, MetaValue, Operation, Revision, Transaction,
+};
 
 /// Prefix of the keys of members, which end with their names.
 pub(crate) const NODES: &str = "nodes/";
-/// Prefix of the keys of removed nodes, which end with their names.
-const REMOVED: &str = "removed/";
 const LAST_NUMBER: &str = "numbers/last";
 /// Seconds of a node's lease. Without a renewal for this long, nodes that have no connection to it consider it dead.
 pub(crate) const LEASE_S: u32 = 4;
@@ -39,11 +34,6 @@ pub(crate) fn member_key(name: &str) -> Result<Key, ClusterError> {
 /// Returns the range of the keys of all members.
 pub(crate) fn member_keys() -> Result<KeyRange, ClusterError> {
     Ok(KeyRange::prefix(NODES.as_bytes()).map_err(MetaError::from)?)
-}
-
-/// Returns the range of the keys of all removed nodes.
-pub(crate) fn removed_keys() -> Result<KeyRange, ClusterError> {
-    Ok(KeyRange::prefix(REMOVED.as_bytes()).map_err(MetaError::from)?)
 }
 
 /// Allocates a number, for a node or for more of its workers.
@@ -136,21 +126,6 @@ pub(crate) async fn wait_for_name(
         tokio::time::sleep(NAME_CHECK_DELAY).await;
     }
     Ok(())
-}
-
-/// Removes a node for good: its certificate is revoked, and its name is not assigned again.
-pub(crate) async fn remove(store: &dyn MetaStore, name: &Name) -> Result<(), ClusterError> {
-    let put = Operation::put(key(&format!("{REMOVED}{name}"))?, MetaValue::new(Vec::new()));
-    let delete = Operation::delete(&member_key(name.as_str())?);
-    store.transact(Transaction::new().then(put).then(delete)).await?;
-    Ok(())
-}
-
-/// Returns the names of removed nodes, and the revision after which to watch them.
-pub(crate) async fn removed(store: &dyn MetaStore) -> Result<(BTreeSet<Name>, Revision), ClusterError> {
-    let (entries, revision) = read_all(store, removed_keys()?).await?;
-    let name = |entry: &Entry| std::str::from_utf8(entry.key.as_bytes()).ok()?.strip_prefix(REMOVED)?.parse().ok();
-    Ok((entries.iter().filter_map(name).collect(), revision))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use sandbar_core::{NodeId, ObjectId};
 use sandbar_meta::{Change, KeyRange, MetaError, MetaStore, Revision};
 use sandbar_wire::IncomingRequest;
 
+use crate::error::host_fault;
 use crate::node_requests::NodeRequest;
 use crate::state::ClusterState;
 use crate::{components, objects};
@@ -27,8 +28,11 @@ pub(crate) async fn handle(cluster: Arc<ClusterState>, node: Option<NodeId>, mut
         NodeRequest::KeepAlive(lease) => postcard::to_stdvec(&store.keep_alive(lease).await),
         NodeRequest::Revoke(lease) => postcard::to_stdvec(&store.revoke(lease).await),
         NodeRequest::Watch(range, from) => postcard::to_stdvec(&next_changes(store, &range, from).await),
-        NodeRequest::CopyComponent(component) => {
-            let stored = components::ensure_stored(&cluster, node, component).await;
+        NodeRequest::CopyComponent(tenant, component) => {
+            let stored = match node {
+                Some(node) => components::copy_from(&cluster, node, &tenant, component).await,
+                None => Err(host_fault("the runtimes of the nodes are not connected")),
+            };
             postcard::to_stdvec(&stored.map_err(|fault| fault.to_string()))
         }
         NodeRequest::CachedResults(job, from) => {

@@ -9,18 +9,20 @@ use std::time::{Duration, Instant};
 use sandbar_core::{ComponentId, NodeId};
 use sandbar_meta::{LeaseId, MetaStore};
 use sandbar_runtime::{RunProgram, RuntimeHandle};
-use sandbar_wire::{Admission, Connection, Endpoint, Transfers};
+use sandbar_wire::{Admission, Authority, Connection, Endpoint, Transfers};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
 use crate::dialer::Dialer;
-use crate::jobs::LocalJobs;
-use crate::member::{LivingMembers, Member, MemberState};
+use crate::jobs::{Door, LocalJobs};
+use crate::member::{Member, MemberState};
 use crate::node_services::NodeServices;
 use crate::program_cache::ProgramCache;
 use crate::registry;
 use crate::remote_store::FounderConnection;
 use crate::shared_objects::SharedObjects;
+use crate::tenant_components::TenantComponents;
+use crate::tenants::TenantDirectory;
 
 /// Maximum wait for connections to all members.
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -37,10 +39,15 @@ pub(crate) struct ClusterState {
     pub(crate) handle: Handle,
     /// The cluster's store.
     pub(crate) store: Arc<dyn MetaStore>,
+    /// The cluster's authority, on the founder.
+    pub(crate) authority: Option<Arc<Authority>>,
+    pub(crate) tenants: TenantDirectory,
     pub(crate) network: Network,
     pub(crate) membership: Membership,
     pub(crate) objects: ObjectTransfers,
     pub(crate) components: Components,
+    pub(crate) tenant_components: TenantComponents,
+    pub(crate) door: Arc<Door>,
     pub(crate) jobs: LocalJobs,
     /// The node's runtime, once it has started.
     pub(crate) runtime: OnceLock<NodeRuntime>,
@@ -66,7 +73,6 @@ pub(crate) struct Membership {
     pub(crate) fenced: watch::Sender<Option<String>>,
     /// Connection to the founder, on other nodes.
     pub(crate) founder: Option<Arc<FounderConnection>>,
-    pub(crate) living: Arc<LivingMembers>,
 }
 
 /// Transfers of objects.
@@ -148,8 +154,8 @@ impl Network {
 }
 
 impl Membership {
-    pub(crate) fn new(living: Arc<LivingMembers>, founder: Option<Arc<FounderConnection>>) -> Membership {
-        Membership { living, founder, ..Membership::default() }
+    pub(crate) fn new(founder: Option<Arc<FounderConnection>>) -> Membership {
+        Membership { founder, ..Membership::default() }
     }
 
     pub(crate) fn lease(&self) -> Option<LeaseId> {

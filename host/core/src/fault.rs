@@ -111,6 +111,8 @@ codes! {
     Compile = "compile", Job;
     /// The host failed: memory, files, processes.
     Host = "host", Host;
+    /// Too many nodes were lost while they ran the job, so that no other node takes it over.
+    TakeoverLimit = "takeover-limit", Job;
 }
 
 /// An error of a call, with the function and group that it concerns.

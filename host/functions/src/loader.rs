@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sandbar_core::{ComponentId, Fault, Function, Limits};
+use sandbar_core::{ComponentId, Fault, Function, Limits, TenantId};
 use sandbar_jobs::JobProgress;
 use sandbar_machine::write_atomically;
 use sandbar_worker::{Binding, CallRequest, CallWork, CompiledComponent, Compiler, Pool};
@@ -36,6 +36,9 @@ pub struct FunctionLoader {
     compiler: Compiler,
     progress: Arc<JobProgress>,
     options: Arc<LoaderOptions>,
+    /// Tenant whose components it loads. Tenants share no cached code and descriptions: how long a load takes would tell
+    /// whether another tenant has the component.
+    tenant: TenantId,
 }
 
 /// A compiled component and its functions.
@@ -59,12 +62,17 @@ impl FunctionLoader {
         progress: Arc<JobProgress>,
         options: LoaderOptions,
     ) -> FunctionLoader {
-        FunctionLoader { pool, compiler, progress, options: Arc::new(options) }
+        FunctionLoader { pool, compiler, progress, options: Arc::new(options), tenant: TenantId::DEFAULT }
     }
 
     /// Returns a loader that reports to another progress.
     pub fn with_progress(&self, progress: Arc<JobProgress>) -> FunctionLoader {
         FunctionLoader { progress, ..self.clone() }
+    }
+
+    /// Returns a loader of a tenant's components.
+    pub fn for_tenant(&self, tenant: TenantId) -> FunctionLoader {
+        FunctionLoader { tenant, ..self.clone() }
     }
 
     /// Returns the options.
@@ -121,10 +129,14 @@ impl FunctionLoader {
     pub async fn load(&self, component: File, path: &Path) -> Result<LoadedComponent, Fault> {
         let name = path.display().to_string();
         let timer = self.progress.time_build();
-        let compiled = Arc::new(self.compiler.compile(component).await.map_err(|f| f.in_function(&name))?);
+        let compiled = Arc::new(self.compiler.compile(component, self.tenant).await.map_err(|f| f.in_function(&name))?);
         drop(timer);
         let cached = format!("{}.{DESCRIPTION_VERSION}.json", compiled.id());
-        let cached = self.options.cache.join("described").join(cached);
+        let folder = self.options.cache.join("described");
+        let cached = match self.tenant {
+            TenantId::DEFAULT => folder.join(cached),
+            tenant => folder.join("tenants").join(tenant.to_string()).join(cached),
+        };
         let functions = match std::fs::read(&cached).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
             Some(functions) => functions,
             None => {

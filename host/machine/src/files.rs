@@ -30,6 +30,28 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
+/// Removes the least recently modified files of a folder, until at most `files_max` files with `bytes_max` bytes remain.
+/// Leaves files for which `is_kept` returns true. Files that can't be removed stay.
+pub fn evict_oldest(folder: &Path, files_max: usize, bytes_max: u64, is_kept: impl Fn(&Path) -> bool) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries
+        .filter_map(|entry| {
+            let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+            Some((metadata.modified().ok(), metadata.len(), entry.path()))
+        })
+        .collect();
+    files.sort();
+    let (mut count, mut bytes) = (files.len(), files.iter().map(|(_, bytes, _)| bytes).sum::<u64>());
+    for (_, length, path) in files {
+        if count <= files_max && bytes <= bytes_max {
+            return;
+        }
+        if !is_kept(&path) && fs::remove_file(&path).is_ok() {
+            (count, bytes) = (count - 1, bytes - length);
+        }
+    }
+}
+
 /// Formats the error for a path that does not exist: the expected item, the searched folder, and a similar name.
 pub fn missing(item: &str, path: &Path) -> String {
     let hint = sandbar_core::hint(&path.display().to_string(), &names_beside(path));
@@ -54,4 +76,37 @@ pub fn names_beside(path: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries.map(|entry| folder.join(entry.file_name()).display().to_string()).collect();
     names.sort();
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn the_oldest_files_are_evicted() {
+        for (files_max, bytes_max, kept, expected) in [
+            (9, 90, "", "abcd"),
+            (2, 90, "", "cd"),
+            (9, 25, "", "cd"),
+            (2, 90, "a", "ad"),
+            (0, 0, "", ""),
+            (0, 0, "bc", "bc"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            fs::create_dir(folder.path().join("folder")).unwrap();
+            for (number, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
+                fs::write(folder.path().join(name), [0; 10]).unwrap();
+                let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(number as u64);
+                fs::File::options().write(true).open(folder.path().join(name)).unwrap().set_modified(modified).unwrap();
+            }
+            let is_kept = |path: &Path| kept.contains(path.file_name().unwrap().to_str().unwrap());
+            evict_oldest(folder.path(), files_max, bytes_max, is_kept);
+            let mut left: Vec<String> = ["a", "b", "c", "d"].map(str::to_owned).into();
+            left.retain(|name| folder.path().join(name).is_file());
+            assert_eq!(left.concat(), expected, "{files_max} {bytes_max} {kept}");
+            assert!(folder.path().join("folder").is_dir());
+        }
+    }
 }

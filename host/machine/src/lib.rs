@@ -12,7 +12,7 @@ mod kernel;
 mod limits;
 mod memory;
 
-pub use files::{missing, names_beside, relative_to, write_atomically};
+pub use files::{evict_oldest, missing, names_beside, relative_to, write_atomically};
 pub use folders::{cache_folder, checkout, find_cache_folder, find_state_folder, shipped, state_folder, worker};
 pub use kernel::{
     UdpBuffers, cores, huge_pages, is_in_memory, kernel_version, online_cores, overcommit, raise_file_limit,

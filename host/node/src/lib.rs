@@ -9,9 +9,12 @@ mod error;
 pub mod machine;
 
 pub use error::NodeError;
+#[doc(hidden)]
+pub use sandbar_cluster::fuzz_tenant_request;
 pub use sandbar_cluster::{
     AddressError, ClientTimeouts, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, FollowEvent,
-    ListenOn, Member, MemberState, NewClusterJob, NodeAddress, create_cluster, create_token,
+    ListenOn, Member, MemberState, NewClusterJob, NewToken, NodeAddress, SubmissionKey, Tenant, TenantError,
+    TenantSettings, TenantToken, TokenUse, create_cluster, create_node_token,
 };
 /// Targets of log lines: each is the target of a module or a prefix of its submodules' targets.
 pub mod log_targets {
@@ -45,7 +48,9 @@ pub use sandbar_train::{
     ModelSpec, OutputPlan, OutputSpec, Override, PredictSpec, PredictSummary, RowsSummary, TextTable, TrainError,
     TrainPlan, TrainSpec, TrainSummary, TransformSpec,
 };
-pub use sandbar_wire::PROTOCOL_VERSION;
+#[doc(hidden)]
+pub use sandbar_wire::fuzz_join_token;
+pub use sandbar_wire::{Name, NameError, PROTOCOL_VERSION, TenantRole, Timestamp, TokenId};
 pub use sandbar_worker::GpuMachine;
 
 use std::path::{Path, PathBuf};

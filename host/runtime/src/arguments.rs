@@ -4,7 +4,7 @@ use sandbar_core::{Argument, Code, Fault};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::calls::ProgramTask;
+use crate::calls::{Program, ProgramTask};
 use crate::error::ProgramError;
 use crate::files::JobFiles;
 
@@ -95,13 +95,14 @@ enum EncodedArgument {
 }
 
 /// Encodes the arguments of a task, and returns them with the files that they name. `values` has names and texts; of several
-/// texts of a name, the last counts. Reads the metadata of files from disk.
+/// texts of a name, the last counts. Reads the metadata of files from disk, and adds them to `files`.
 ///
 /// # Errors
-/// Fails if a name is not an argument of the task, or a file does not exist.
+/// Fails if a name is not an argument of the task, a file does not exist, or the job may name no files.
 pub(super) fn encode_arguments(
     task: &ProgramTask,
     values: &[(String, String)],
+    mut files: JobFiles,
 ) -> Result<(Box<[u8]>, JobFiles), ProgramError> {
     let is_argument = |name: &str| task.arguments.iter().any(|(argument, _)| argument == name);
     if let Some((name, _)) = values.iter().find(|(name, _)| !is_argument(name)) {
@@ -112,7 +113,6 @@ pub(super) fn encode_arguments(
             names.join(", ")
         )));
     }
-    let mut files = JobFiles::default();
     let encode = |(name, type_name): &(String, String)| {
         last_value(values, name).map(|text| encode_argument(name, type_name, text, &mut files)).transpose()
     };
@@ -140,7 +140,7 @@ pub(super) fn plan_arguments(
     task: &ProgramTask,
     values: &[(String, String)],
 ) -> Result<Vec<ArgumentPlan>, ProgramError> {
-    encode_arguments(task, values)?;
+    encode_arguments(task, values, JobFiles::default())?;
     let plan = |(name, type_name): &(String, String)| {
         let text = last_value(values, name);
         let mut files = JobFiles::default();
@@ -184,11 +184,16 @@ fn decode_error(type_name: &str, json: &str) -> Option<String> {
     plain!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 bool)
 }
 
-/// Returns the name of the first argument that names files (`@PATH`). Such arguments of other nodes and tenants must not be
-/// opened on this machine.
-pub fn first_file_argument(arguments: &[(String, String)]) -> Option<&str> {
-    let found = arguments.iter().find(|(_, value)| value.starts_with('@') && !value.starts_with("@@"));
-    found.map(|(name, _)| name.as_str())
+/// Returns the name of the first argument of a task that names files (`@PATH`), as far as the task exists. Such arguments of
+/// other nodes and tenants must not be opened on this machine.
+pub fn first_file_argument<'a>(program: &'a Program, task: &str, values: &[(String, String)]) -> Option<&'a str> {
+    let task = program.tasks.iter().find(|other| &*other.name == task)?;
+    let names_files = |(name, type_name): &&(String, String)| {
+        let kind = ArgumentKind::from_type(&unwrap_type(type_name).0);
+        matches!(kind, ArgumentKind::File | ArgumentKind::Files)
+            && last_value(values, name).is_some_and(|text| text.starts_with('@'))
+    };
+    task.arguments.iter().find(names_files).map(|(name, _)| name.as_str())
 }
 
 /// Encodes an argument, and adds the files that it names to `files`.
@@ -291,6 +296,26 @@ mod tests {
         check("Files", "@src/*.rs.not", Err("no file matches it"));
         check("File", "@src", Err("the argument takes one"));
         check("File", "Cargo.toml", Ok(r#""Cargo.toml""#));
+    }
+
+    /// Whatever the spelling, a job of a tenant opens no file of a node.
+    #[test]
+    fn jobs_of_others_name_no_files() {
+        for (type_name, text, is_refused) in [
+            ("File", "@Cargo.toml", true),
+            ("File", "@@Cargo.toml", true),
+            ("File", "@@@Cargo.toml", true),
+            ("Files", "@*", true),
+            ("Files", "@@*", true),
+            ("Option<sandbar_guest :: File>", "@@Cargo.toml", true),
+            ("Box<File>", "@Cargo.toml", true),
+            ("String", "@@home", false),
+            ("String", "home", false),
+        ] {
+            let found = encode_argument("x", type_name, text, &mut JobFiles::refusing());
+            let refused = found.as_ref().is_err_and(|e| e.to_string().contains("can't open files of its nodes"));
+            assert_eq!((refused, found.is_ok()), (is_refused, !is_refused), "{type_name} {text}: {found:?}");
+        }
     }
 
     #[test]

@@ -193,7 +193,7 @@ pub(super) fn demand(options: &RequestOptions) -> ResourceSet {
 }
 
 /// Converts an amount to [`RESOURCE_UNIT`]s. NaN and negative amounts become zero. Huge amounts saturate.
-pub(super) fn units(amount: f64) -> u64 {
+pub(crate) fn units(amount: f64) -> u64 {
     (amount * RESOURCE_UNIT as f64).round() as u64
 }
 

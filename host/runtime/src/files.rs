@@ -16,11 +16,16 @@ use crate::error::ProgramError;
 /// Maximum number of files of one job.
 const FILES_MAX: usize = 1 << 20;
 
+/// Why a job of another node's or tenant's may not name files of this machine.
+const REFUSED: &str = "a job of a cluster can't open files of its nodes: pass the data as an argument";
+
 /// Files that the tasks of a job may open.
 #[derive(Debug, Default)]
 pub(crate) struct JobFiles {
     all: Vec<Entry>,
     files: usize,
+    /// Whether the job may name no files of this machine.
+    is_refusing: bool,
 }
 
 #[derive(Debug)]
@@ -47,12 +52,25 @@ pub(crate) enum Content {
 }
 
 impl JobFiles {
+    /// Returns the files of a job of another node's or tenant's, which may name no files of this machine.
+    pub(crate) fn refusing() -> JobFiles {
+        JobFiles { is_refusing: true, ..JobFiles::default() }
+    }
+
+    /// Finds the files that a path, a folder or a glob matches, if the job may name files.
+    fn find(&self, path: &str) -> Result<Vec<PathBuf>, ProgramError> {
+        match self.is_refusing {
+            true => Err(ProgramError::Invalid(REFUSED.to_owned())),
+            false => Ok(find_files(path)?),
+        }
+    }
+
     /// Adds the file at `path`.
     ///
     /// # Errors
     /// Fails unless `path` matches exactly one regular file.
     pub(crate) fn file(&mut self, path: &str) -> Result<FileRef, ProgramError> {
-        let files = find_files(path)?;
+        let files = self.find(path)?;
         let [file] = &files[..] else {
             let message = format!(
                 "`{path}` matches {} files, the argument takes one: declare it as `Files` for several",
@@ -71,7 +89,7 @@ impl JobFiles {
     /// Fails if no file matches, one is not a regular file, or the job has more than [`FILES_MAX`] files.
     pub(crate) fn files(&mut self, path: &str) -> Result<FileListRef, ProgramError> {
         let first = self.all.len();
-        self.add(find_files(path)?)?;
+        self.add(self.find(path)?)?;
         let names = self.all.len();
         let each = (first..names).step_by(FILE_NAMES_PER_OBJECT as usize);
         self.all.extend(each.map(|at| Entry::Names(at..names.min(at + FILE_NAMES_PER_OBJECT as usize))));

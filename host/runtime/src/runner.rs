@@ -17,6 +17,7 @@ use crate::arguments;
 use crate::calls::{Program, ProgramTask, units};
 use crate::engine::{EngineOptions, JobCounters, JobOutputs, JobResult, NewJob, RootTask, WORKERS_MAX};
 use crate::error::ProgramError;
+use crate::files::JobFiles;
 use crate::peer::{CachedResult, ClusterServices};
 use crate::recording::JobRecording;
 use crate::summary::ProgramSummary;
@@ -200,7 +201,8 @@ impl ProgramRunner {
         let program = self.load(path, spec.limits).await?;
         let build_seconds = (self.progress.build_time() - built_before).as_secs_f64();
         let on_started = || self.progress.enter(Phase::Running, 0);
-        let first = FirstTask { path, name, arguments: &spec.arguments, seed: spec.seed, lasting: None };
+        let files = JobFiles::default();
+        let first = FirstTask { path, name, arguments: &spec.arguments, files, seed: spec.seed, lasting: None };
         let summary = run(&*self.runtime()?, program, first, recording, on_started).await?;
         Ok(ProgramSummary { build_seconds, ..summary })
     }
@@ -334,6 +336,8 @@ struct FirstTask<'a> {
     path: &'a Path,
     name: &'a str,
     arguments: &'a [(String, String)],
+    /// Files of the job, as yet none.
+    files: JobFiles,
     seed: u64,
     /// Set if another node may take the job over: see [`NewJob::lasting`].
     lasting: Option<(Arc<str>, Vec<CachedResult>)>,
@@ -347,11 +351,12 @@ async fn run(
     recording: &JobRecording,
     on_started: impl FnOnce(),
 ) -> Result<ProgramSummary, ProgramError> {
-    let FirstTask { path, name, arguments, seed, lasting } = first;
+    let FirstTask { path, name, arguments, files, seed, lasting } = first;
     let function = find_task(&program, name, path)?;
     // This may look up many files on a slow disk.
     let (tasks, values) = (program.clone(), arguments.to_vec());
-    let encoded = tokio::task::spawn_blocking(move || arguments::encode_arguments(&tasks.tasks[function], &values));
+    let encode = move || arguments::encode_arguments(&tasks.tasks[function], &values, files);
+    let encoded = tokio::task::spawn_blocking(encode);
     let (arguments, files) = encoded.await??;
     let shut_down = || Fault::new(Code::Host, "the node shut down before the program finished");
     let started = Instant::now();
@@ -381,18 +386,14 @@ fn cluster_runner(runtime: &Arc<Runtime>) -> RunProgram {
     Box::new(move |ClusterProgram { program, task, arguments, resumed, recorder }| {
         let runtime = runtime.clone();
         Box::pin(async move {
-            // Other nodes and tenants must not open files of this machine.
-            if let Some(name) = arguments::first_file_argument(&arguments) {
-                return Err(ProgramError::Invalid(format!(
-                    "argument `{name}` is a file: a job of a cluster can't open files of a node"
-                )));
-            }
             let runtime = runtime.upgrade().ok_or(ProgramError::Dropped)?;
             let recording =
                 JobRecording::start(recorder, LogOutput::Callback(Box::new(|_| {}))).map_err(start_fault)?;
             let lasting = recording.name().map(|name| (name.as_str().into(), resumed));
             let path = Path::new("the program");
-            let first = FirstTask { path, name: &task, arguments: &arguments, seed: 0, lasting };
+            // Other nodes and tenants must not open files of this machine.
+            let files = JobFiles::refusing();
+            let first = FirstTask { path, name: &task, arguments: &arguments, files, seed: 0, lasting };
             let result = tokio::select! {
                 result = run(&runtime, program, first, &recording, || {}) => result,
                 () = recording.serve() => Err(ProgramError::Stopped),

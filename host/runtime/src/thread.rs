@@ -19,6 +19,7 @@ use sandbar_worker::CallJob;
 use sandbar_worker::program::{NodeDoorbell, ProgramWorker, ProgramWorkerOptions, monotonic_nanos};
 use tokio::sync::oneshot;
 
+use crate::calls::units;
 use crate::engine::{Driver, Engine, EngineOptions, JobResult, NewJob};
 use crate::file_reader::{FileReader, ReadRequest, ReadResult};
 use crate::lease_request::{LeaseId, LeaseRequest, LeaseState};
@@ -110,8 +111,10 @@ impl RuntimeHandle {
         let _ = stopped.recv();
     }
 
-    /// Changes a tenant's share of the node.
-    pub fn set_share(&self, tenant: TenantId, share: TenantShare) {
+    /// Changes a tenant's share of the node: its weight relative to other tenants, at least 1, and the processors that it can
+    /// always use.
+    pub fn set_share(&self, tenant: TenantId, weight: u32, reserved_cpus: f64) {
+        let share = TenantShare { weight, reserved_cpus: units(reserved_cpus) };
         self.send(Request::SetShare(tenant, share));
     }
 

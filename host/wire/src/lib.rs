@@ -35,16 +35,19 @@ pub use clock::{CLOCK_SKEW_S_MAX, Clock, SystemClock, Timestamp};
 pub use connection::Connection;
 pub use disconnect::DisconnectReason;
 pub use endpoint::{
-    Applicant, BindError, CertificateIssuer, ConnectError, Endpoint, EndpointCounts, EndpointEnvironment, ExpectedPeer,
-    JoinError, JoinPolicy, ReachError, RevocationList, SOCKET_BUFFER_BYTES, join, transport_config,
+    AcceptedTenants, AccessList, Applicant, BindError, CertificateIssuer, ConnectError, Endpoint, EndpointCounts,
+    EndpointEnvironment, ExpectedPeer, JoinError, JoinPolicy, ReachError, SOCKET_BUFFER_BYTES, join, transport_config,
 };
+#[doc(hidden)]
+pub use identity::fuzz_join_token;
 pub use identity::{
     Authority, CERTIFICATE_LIFETIME_S, CERTIFICATE_LIFETIME_S_MAX, Identity, IdentityError, JoinGrant, JoinToken, Key,
     NodeFolder, PeerError, TOKEN_LIFETIME_S, TOKEN_LIFETIME_S_MAX, TokenError, TrustAnchor,
 };
 pub use limits::WireLimits;
 pub use name::{
-    ClusterId, Fingerprint, KeyId, NAME_BYTES_MAX, Name, NameError, PeerIdentity, Role, Serial, Subject, TokenId,
+    ClusterId, Fingerprint, KeyId, NAME_BYTES_MAX, Name, NameError, PeerIdentity, Principal, Role, Serial, Subject,
+    TenantAccess, TenantRole, TokenId,
 };
 pub use protocol::{Channel, CloseCode, JOIN_ALPN, JoinRefusal, PROTOCOL_VERSION};
 pub use transfer::*;

@@ -61,8 +61,9 @@ pub struct WireLimits {
     /// Flow-control window of a node's connection, in unread bytes. Sixteen streams without a reader exhaust it;
     /// transfers read what arrives, and have fewer open at once.
     pub node_window_bytes: u32,
-    /// Flow-control window of a tenant's connection, in unread bytes. It also bounds the bytes sent to a tenant that it
-    /// has not acknowledged.
+    /// Flow-control window of a tenant's connection, in unread bytes, of one stream or of all. It also bounds the bytes
+    /// sent to a tenant that it has not acknowledged. With [`tenants_max`](Self::tenants_max) it bounds the memory that
+    /// tenants fill on a node.
     pub tenant_window_bytes: u32,
     /// Maximum unacknowledged bytes of one connection. Bulk transfers must stay below it by limiting their concurrent
     /// streams, each of which may hold [`stream_window_bytes`](Self::stream_window_bytes): stream priorities order only
@@ -122,7 +123,7 @@ impl WireLimits {
         streams_max: 256,
         stream_window_bytes: 4 << 20,
         node_window_bytes: 64 << 20,
-        tenant_window_bytes: 4 << 20,
+        tenant_window_bytes: 1 << 20,
         send_window_bytes: 64 << 20,
         datagram_bytes_max: 6_500,
         stream_head_ms_max: 5_000,
@@ -166,7 +167,7 @@ impl WireLimits {
             ("wire.streams_max", u64::from(self.streams_max), 4..=1 << 16),
             ("wire.stream_window_bytes", window, 64 << 10..=1 << 30),
             ("wire.node_window_bytes", u64::from(self.node_window_bytes), window..=u64::from(u32::MAX)),
-            ("wire.tenant_window_bytes", u64::from(self.tenant_window_bytes), window..=u64::from(u32::MAX)),
+            ("wire.tenant_window_bytes", u64::from(self.tenant_window_bytes), 64 << 10..=u64::from(u32::MAX)),
             ("wire.send_window_bytes", self.send_window_bytes, window..=1 << 40),
             ("wire.datagram_bytes_max", u64::from(self.datagram_bytes_max), 1_200..=65_527),
             ("wire.stream_head_ms_max", self.stream_head_ms_max, 1..=600 * SECONDS),

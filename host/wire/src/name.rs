@@ -106,15 +106,98 @@ impl fmt::Display for Role {
     }
 }
 
-/// Subject of a certificate: its only URI, `sandbar://<cluster>/<role>/<name>`.
+/// What a tenant's token or certificate allows within the tenant. Each role includes the ones before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TenantRole {
+    /// Lists jobs, reads their state, logs and records.
+    Viewer,
+    /// Submits and stops jobs.
+    Submitter,
+    /// Creates and revokes tokens of the tenant.
+    Admin,
+}
+
+impl TenantRole {
+    /// All roles.
+    pub const ALL: [TenantRole; 3] = [TenantRole::Viewer, TenantRole::Submitter, TenantRole::Admin];
+
+    /// Returns the role's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TenantRole::Viewer => "viewer",
+            TenantRole::Submitter => "submitter",
+            TenantRole::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for TenantRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for TenantRole {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TenantRole, String> {
+        let role = TenantRole::ALL.into_iter().find(|role| role.as_str() == text);
+        role.ok_or_else(|| "the roles are viewer, submitter and admin".to_owned())
+    }
+}
+
+/// Access of a tenant's certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TenantAccess {
+    /// Role within the tenant.
+    pub role: TenantRole,
+    /// Token that was exchanged for the certificate, or for the first of the certificates that it renews.
+    pub token: TokenId,
+}
+
+/// The node or the client of a tenant that a certificate names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Principal {
+    /// The node with this name.
+    Node(Name),
+    /// A client of the tenant with this name.
+    Tenant(Name, TenantAccess),
+}
+
+impl Principal {
+    /// Returns the role.
+    pub fn role(&self) -> Role {
+        match self {
+            Principal::Node(_) => Role::Node,
+            Principal::Tenant(..) => Role::Tenant,
+        }
+    }
+
+    /// Returns the name, which is unique within cluster and role.
+    pub fn name(&self) -> &Name {
+        match self {
+            Principal::Node(name) | Principal::Tenant(name, _) => name,
+        }
+    }
+
+    /// Returns the access of a tenant.
+    pub fn access(&self) -> Option<TenantAccess> {
+        match self {
+            Principal::Node(_) => None,
+            Principal::Tenant(_, access) => Some(*access),
+        }
+    }
+}
+
+/// Subject of a certificate: its only URI, `sandbar://<cluster>/node/<name>` or
+/// `sandbar://<cluster>/tenant/<name>/<role in the tenant>/<token>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Subject {
     /// The cluster.
     pub cluster: ClusterId,
-    /// The role.
-    pub role: Role,
-    /// The name, unique within cluster and role.
-    pub name: Name,
+    /// The node or client.
+    pub principal: Principal,
 }
 
 pub(crate) const SCHEME: &str = "sandbar://";
@@ -124,14 +207,27 @@ impl Subject {
     pub fn from_uri(uri: &str) -> Option<Subject> {
         let mut parts = uri.strip_prefix(SCHEME)?.split('/');
         let (cluster, role, name) = (parts.next()?, parts.next()?, parts.next()?);
-        let role = [Role::Node, Role::Tenant].into_iter().find(|known| known.word() == role)?;
-        let subject = Subject { cluster: ClusterId(cluster.parse().ok()?), role, name: name.parse().ok()? };
+        let name = name.parse().ok()?;
+        let principal = match [Role::Node, Role::Tenant].into_iter().find(|known| known.word() == role)? {
+            Role::Node => Principal::Node(name),
+            Role::Tenant => {
+                let (role, token) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+                Principal::Tenant(name, TenantAccess { role, token })
+            }
+        };
+        let subject = Subject { cluster: ClusterId(cluster.parse().ok()?), principal };
         parts.next().is_none().then_some(subject)
     }
 
     /// Returns the URI, as in a certificate.
     pub fn uri(&self) -> String {
-        format!("{SCHEME}{}/{}/{}", self.cluster, self.role, self.name)
+        let Subject { cluster, principal } = self;
+        match principal {
+            Principal::Node(name) => format!("{SCHEME}{cluster}/{}/{name}", Role::Node),
+            Principal::Tenant(name, TenantAccess { role, token }) => {
+                format!("{SCHEME}{cluster}/{}/{name}/{role}/{token}", Role::Tenant)
+            }
+        }
     }
 }
 
@@ -158,9 +254,9 @@ macro_rules! digests {
                 type Err = String;
 
                 fn from_str(text: &str) -> Result<Self, String> {
-                    let wrong = || format!("`{text}` is not {} hexadecimal digits", 2 * $bytes);
+                    let wrong = || format!("`{text}` is not {} hexadecimal digits in lower case", 2 * $bytes);
                     let mut bytes = [0; $bytes];
-                    if text.len() != 2 * $bytes || !text.bytes().all(|c| c.is_ascii_hexdigit()) {
+                    if text.len() != 2 * $bytes || !text.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')) {
                         return Err(wrong());
                     }
                     for (i, byte) in bytes.iter_mut().enumerate() {
@@ -193,6 +289,8 @@ pub struct PeerIdentity {
     pub role: Role,
     /// The name, unique within cluster and role.
     pub name: Name,
+    /// Access of a tenant; `None` for a node.
+    pub access: Option<TenantAccess>,
     /// Serial number of the certificate.
     pub serial: Serial,
     /// The key.
@@ -201,6 +299,16 @@ pub struct PeerIdentity {
     pub begins: Timestamp,
     /// End of the certificate's validity.
     pub expires: Timestamp,
+}
+
+impl PeerIdentity {
+    /// Returns the node or client that the certificate names.
+    pub fn principal(&self) -> Principal {
+        match self.access {
+            Some(access) => Principal::Tenant(self.name.clone(), access),
+            None => Principal::Node(self.name.clone()),
+        }
+    }
 }
 
 impl fmt::Display for PeerIdentity {
@@ -237,7 +345,17 @@ mod tests {
     fn subjects_are_parsed() {
         for (uri, is_one) in [
             ("sandbar://c/node/n1", true),
-            ("sandbar://c/tenant/n1", true),
+            ("sandbar://c/tenant/n1/viewer/000102030405060708090a0b0c0d0e0f", true),
+            ("sandbar://c/tenant/n1/submitter/000102030405060708090a0b0c0d0e0f", true),
+            ("sandbar://c/tenant/n1/admin/000102030405060708090a0b0c0d0e0f", true),
+            ("sandbar://c/tenant/n1", false),
+            ("sandbar://c/tenant/n1/viewer", false),
+            ("sandbar://c/tenant/n1/viewer/", false),
+            ("sandbar://c/tenant/n1/viewer/00", false),
+            ("sandbar://c/tenant/n1/viewer/000102030405060708090A0B0C0D0E0F", false),
+            ("sandbar://c/tenant/n1/viewer/000102030405060708090a0b0c0d0e0f/", false),
+            ("sandbar://c/tenant/n1/owner/000102030405060708090a0b0c0d0e0f", false),
+            ("sandbar://c/node/n1/admin/000102030405060708090a0b0c0d0e0f", false),
             ("sandbar://c/admin/n1", false),
             ("sandbar://c/node/n1/", false),
             ("sandbar://c/node/", false),

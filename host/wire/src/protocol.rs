@@ -6,7 +6,8 @@
 //!
 //! # Layers
 //! QUIC version 1 with TLS 1.3 only, X25519 and Ed25519. Both ends present a certificate of the cluster's authority,
-//! whose only URI is `sandbar://<cluster>/<node or tenant>/<name>`. Session resumption and 0-RTT data are disabled, as
+//! whose only URI is `sandbar://<cluster>/node/<name>` or
+//! `sandbar://<cluster>/tenant/<name>/<role in the tenant>/<token>`. Session resumption and 0-RTT data are disabled, as
 //! both would bypass the current certificate. Connections do not migrate to other addresses.
 //!
 //! # Versions
@@ -58,11 +59,11 @@ use crate::identity::TokenError;
 use crate::name::{Name, Role};
 
 /// Protocol version of this program.
-pub const PROTOCOL_VERSION: u8 = 2;
+pub const PROTOCOL_VERSION: u8 = 3;
 
 const ALPN: &str = "sandbar/";
 /// Application protocol of clients that have no certificate yet.
-pub const JOIN_ALPN: &str = "sandbar-join/1";
+pub const JOIN_ALPN: &str = "sandbar-join/2";
 
 /// Byte that a server writes when it has admitted a client.
 pub const WELCOME: u8 = 1;
@@ -183,14 +184,14 @@ close_codes! {
     /// The certificate is expired or not yet valid, by the closing end's clock, which the reason shows. Set the clock,
     /// renew or join again.
     Expired = 4, "expired";
-    /// The certificate or its name is revoked, as the node was removed. Join again if that was a mistake.
+    /// The certificate is revoked: the node or the tenant was removed, or the tenant's token was revoked.
     Revoked = 5, "revoked";
     /// The peer is a tenant where a node is expected, or the other way round.
     Role = 6, "role";
     /// The peer has another name than expected. The address is wrong or was reassigned.
     Name = 7, "name";
-    /// The same name connected again, or has a newer certificate. The closed end must not reconnect automatically: two
-    /// processes with one identity would replace each other forever.
+    /// The same name connected again, has a newer certificate, or is connected with another key. The closed end must not
+    /// reconnect automatically: two processes with one identity would replace each other forever.
     Replaced = 8, "replaced";
     /// The connection limit is reached. Retry later.
     Busy = 9, "busy";
@@ -290,6 +291,9 @@ pub enum JoinRefusal {
     /// The node failed to issue it.
     #[error("that node failed: {0}")]
     Host(String),
+    /// The node can't read or write the cluster's state now.
+    #[error("that node can't reach the cluster's store now, retry later: {0}")]
+    Unavailable(String),
 }
 
 #[cfg(test)]
@@ -315,7 +319,7 @@ mod tests {
             ("sandbar/3 is spoken here", Some(3)),
             ("sandbar/", None),
             ("sandbar/x", None),
-            ("sandbar-join/1", None),
+            ("sandbar-join/2", None),
             ("h3", None),
             ("", None),
         ] {

@@ -6,19 +6,22 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Resource;
-use sandbar_core::{Code, ComponentId, Fault};
-use sandbar_machine::write_atomically;
+use sandbar_core::{Code, ComponentId, Fault, TenantId};
+use sandbar_machine::{cores, evict_oldest, memory_limit, write_atomically};
 use sandbar_process::{confine, spawn};
 use sandbar_store::SealedFile;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
+
+use crate::compile_queue::{CompileLimits, CompileQueue};
 
 /// The argument with which `host-worker` compiles standard input to standard output.
 pub const COMPILER_ARGUMENT: &str = "compiler";
@@ -28,10 +31,12 @@ const COMPONENT_BYTES_MAX: u64 = 256 << 20;
 /// Maximum bytes of the compiler's output, and of its error text.
 const OUTPUT_BYTES_MAX: u64 = 1 << 30;
 const STDERR_BYTES_MAX: u64 = 4 << 10;
-/// Resource limits of a compiling process.
-const ADDRESS_SPACE_BYTES_MAX: u64 = 16 << 30;
-const CPU_SECONDS_MAX: u64 = 300;
+/// Maximum time of a compiling process.
 const WALL_TIME_MAX: Duration = Duration::from_secs(300);
+/// Maximum compiled components of a tenant in the cache, and maximum bytes of them. The least recently used ones are
+/// evicted. Those of the machine's own user stay.
+const CACHED_MAX: usize = 256;
+const CACHED_BYTES_MAX: u64 = 1 << 30;
 
 /// A compiled component, ready for workers.
 #[derive(Debug)]
@@ -108,10 +113,12 @@ impl CompiledComponent {
 }
 
 /// Compiles components, and caches native code in a folder by the hash of the component and of the compiler's build.
+/// Tenants have folders of their own. A few components are compiled at a time, one of each tenant.
 #[derive(Debug, Clone)]
 pub struct Compiler {
     cache: PathBuf,
     program: PathBuf,
+    queue: Arc<CompileQueue>,
 }
 
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
@@ -120,7 +127,7 @@ impl Compiler {
     /// Creates a compiler that caches code in the folder `cache`; `program` is `host-worker`, which compiles when it
     /// gets [`COMPILER_ARGUMENT`].
     pub fn new(cache: PathBuf, program: PathBuf) -> Self {
-        Compiler { cache, program }
+        Compiler { cache, program, queue: Arc::new(CompileQueue::new(cores(), memory_limit().map(|(bytes, _)| bytes))) }
     }
 
     /// Returns the id of a component.
@@ -128,14 +135,36 @@ impl Compiler {
         ComponentId::from_digest(Sha256::digest(component).into())
     }
 
-    /// Returns the native code of a component, which starts at the start of `file`: from the cache, or compiled now. A
-    /// cache hit needs only the component's hash.
-    pub async fn compile(&self, mut file: File) -> Result<CompiledComponent, Fault> {
+    /// Returns the native code of a tenant's component, which starts at the start of `file`: from the cache, or compiled
+    /// now. A cache hit needs only the component's hash. If a component can't be compiled, that is remembered for a while.
+    pub async fn compile(&self, mut file: File, tenant: TenantId) -> Result<CompiledComponent, Fault> {
         let unreadable = |e: io::Error| Fault::new(Code::NotAComponent, format!("it can't be read: {e}"));
-        let id = hash(&file).map_err(unreadable)?;
-        if let Some(cached) = self.cached(id) {
+        let hashed = tokio::task::spawn_blocking(move || hash(&file).map(|id| (id, file))).await;
+        let (id, read) = hashed.map_err(io::Error::other).flatten().map_err(unreadable)?;
+        file = read;
+        if let Some(cached) = self.cached(id, tenant) {
             return cached;
         }
+        let bytes = file.metadata().map_err(unreadable)?.len();
+        let _turn = self.queue.enter(tenant, CompileLimits::of(bytes)).await;
+        // Another call may have compiled it meanwhile.
+        if let Some(cached) = self.cached(id, tenant) {
+            return cached;
+        }
+        if let Some(fault) = self.queue.failure(tenant, id) {
+            return Err(fault);
+        }
+        let compiled = self.compile_now(file, tenant).await;
+        if let Err(fault) = &compiled
+            && fault.code != Code::Host
+        {
+            self.queue.remember_failure(tenant, id, fault);
+        }
+        compiled
+    }
+
+    async fn compile_now(&self, mut file: File, tenant: TenantId) -> Result<CompiledComponent, Fault> {
+        let unreadable = |e: io::Error| Fault::new(Code::NotAComponent, format!("it can't be read: {e}"));
         let mut component = Vec::new();
         file.rewind()
             .and_then(|()| file.take(COMPONENT_BYTES_MAX + 1).read_to_end(&mut component))
@@ -147,21 +176,36 @@ impl Compiler {
         let memory = compiled?;
         // The id of the bytes that were compiled: the file may have changed since it was hashed.
         let id = Compiler::id(&component);
+        let path = self.path_of(id, tenant);
         // A cache that cannot be written makes later starts slower; it is not an error.
-        let _ = write_atomically(&self.path_of(id), &compiler_output);
+        let _ = write_atomically(&path, &compiler_output);
+        if tenant != TenantId::DEFAULT {
+            evict_oldest(&self.folder_of(tenant), CACHED_MAX, CACHED_BYTES_MAX, |other| other == path);
+        }
         let (code, rest) = compiler_output.split_at(code_bytes as usize);
         let object = |bytes: &[u8]| SealedFile::new(bytes).map_err(|e| Fault::new(Code::Host, e.to_string()));
         let image = memory.initial.map(|initial| object(&rest[..initial.image_bytes as usize])).transpose()?;
         Ok(CompiledComponent::new(id, object(code)?, memory, image))
     }
 
-    fn path_of(&self, id: ComponentId) -> PathBuf {
-        self.cache.join(format!("{id}-{}.{CACHE_EXTENSION}", sandbar_sandbox::build_id()))
+    fn folder_of(&self, tenant: TenantId) -> PathBuf {
+        match tenant {
+            TenantId::DEFAULT => self.cache.clone(),
+            tenant => self.cache.join("tenants").join(tenant.to_string()),
+        }
+    }
+
+    fn path_of(&self, id: ComponentId, tenant: TenantId) -> PathBuf {
+        self.folder_of(tenant).join(format!("{id}-{}.{CACHE_EXTENSION}", sandbar_sandbox::build_id()))
     }
 
     /// Returns the cached result, if there is one.
-    fn cached(&self, id: ComponentId) -> Option<Result<CompiledComponent, Fault>> {
-        let file = File::open(self.path_of(id)).ok()?;
+    fn cached(&self, id: ComponentId, tenant: TenantId) -> Option<Result<CompiledComponent, Fault>> {
+        let file = File::open(self.path_of(id, tenant)).ok()?;
+        if tenant != TenantId::DEFAULT {
+            // Eviction is by modification time.
+            let _ = file.set_modified(SystemTime::now());
+        }
         let bytes = file.metadata().ok()?.len();
         let mut end = vec![0; bytes.min(TRAILER_BYTES_MAX) as usize];
         let at = bytes - end.len() as u64;
@@ -225,7 +269,17 @@ impl Compiler {
             Ok(Ok((status, (compiler_output, _)))) if status.success() => Ok(compiler_output),
             Ok(Ok((status, (_, error_text)))) => {
                 let error_text = String::from_utf8_lossy(&error_text);
-                Err(Fault::new(Code::Compile, format!("the compiler ended with {status} ({})", error_text.trim())))
+                let CompileLimits { address_space_bytes, cpu_seconds } = CompileLimits::of(component.len() as u64);
+                Err(Fault::new(
+                    Code::Compile,
+                    format!(
+                        "the compiler ended with {status} ({}); for a component of {} bytes it may use {} MiB of address \
+                         space and {cpu_seconds} s of processor time",
+                        error_text.trim(),
+                        component.len(),
+                        address_space_bytes >> 20
+                    ),
+                ))
             }
         }
     }
@@ -290,8 +344,10 @@ pub fn run_compiler() -> io::Result<()> {
     confine::ignore_termination_signals()?;
     confine::exit_with_parent()?;
     confine::limit_resources(confine::WORKER_FILES_MAX)?;
-    confine::limit(Resource::As, ADDRESS_SPACE_BYTES_MAX)?;
-    confine::limit(Resource::Cpu, CPU_SECONDS_MAX)?;
+    // The node gives the component as a file, whose length it has checked.
+    let limits = CompileLimits::of(rustix::fs::fstat(io::stdin())?.st_size.try_into().unwrap_or(0));
+    confine::limit(Resource::As, limits.address_space_bytes)?;
+    confine::limit(Resource::Cpu, limits.cpu_seconds)?;
     confine::limit(Resource::Fsize, 1 << 30)?;
     let mut component = Vec::new();
     io::stdin().lock().read_to_end(&mut component)?;

@@ -17,6 +17,7 @@
 
 mod batches;
 mod child;
+mod compile_queue;
 mod compiler;
 mod gpus;
 mod journal;

@@ -32,12 +32,13 @@ use tokio::runtime::{Builder, Runtime};
 pub use seeds::seeds;
 
 /// Names of the boundaries.
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 16] = [
     "answer",
     "batch",
     "blocks",
     "component",
     "dense",
+    "door",
     "events",
     "file",
     "gpu",
@@ -47,6 +48,7 @@ pub const NAMES: [&str; 14] = [
     "request",
     "ring",
     "text",
+    "token",
 ];
 
 /// Runs the target of a boundary, and returns whether the host accepted the bytes.
@@ -60,6 +62,7 @@ pub fn run(name: &str, bytes: &[u8]) -> bool {
         "blocks" => blocks(bytes),
         "component" => component(bytes),
         "dense" => dense::dense(bytes),
+        "door" => sandbar_node::fuzz_tenant_request(bytes),
         "events" => events::events(bytes),
         "file" => file(bytes),
         "gpu" => dense::gpu(bytes),
@@ -69,6 +72,7 @@ pub fn run(name: &str, bytes: &[u8]) -> bool {
         "request" => programs::request(bytes),
         "text" => text(bytes),
         "ring" => programs::ring(bytes),
+        "token" => sandbar_node::fuzz_join_token(bytes),
         _ => panic!("there is no boundary `{name}`"),
     }
 }

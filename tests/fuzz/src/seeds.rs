@@ -29,6 +29,7 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "blocks" => (0..16).map(blocks).collect(),
         "component" => components(),
         "dense" => dense::guest_requests(),
+        "door" => tenant_requests(),
         "events" | "peer" | "ring" => histories(),
         "file" => files(),
         "gpu" => dense::gpu_responses(),
@@ -36,8 +37,43 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "message" => programs::messages(),
         "request" => programs::requests(),
         "text" => texts(),
+        "token" => tokens(),
         _ => panic!("there is no boundary `{name}`"),
     }
+}
+
+/// Returns requests of tenants, in JSON.
+fn tenant_requests() -> Vec<Vec<u8>> {
+    let component = "07".repeat(32);
+    let submit = |arguments: &str| {
+        format!(
+            r#"{{"submit":{{"key":"k-1","program":"sum.wasm","component":"{component}","component_bytes":8,"task":"main","arguments":{arguments}}}}}"#
+        )
+    };
+    let requests = [
+        submit("[]"),
+        submit(r#"[["n","3"],["text","\u0001\ud83d\ude00"],["file","@@x"]]"#),
+        r#"{"follow":{"job":"4f3a9c","taken":1,"after":2,"stays":true}}"#.to_owned(),
+        r#"{"status":{"job":"20260131-235959-123-4f3a9c"}}"#.to_owned(),
+        r#"{"stop":{"job":"4f"}}"#.to_owned(),
+        r#"{"list":{"limit":3}}"#.to_owned(),
+        r#"{"look":{"job":"4f3a9c","question":"summary"}}"#.to_owned(),
+        r#"{"look":{"job":"4f3a9c","question":{"tasks":{"limit":9,"state":"failed","name":"add"}}}}"#.to_owned(),
+        r#""tenant""#.to_owned(),
+        r#"{"create-token":{"role":"submitter","use_once":true,"lifetime_s":60}}"#.to_owned(),
+        r#"{"revoke-token":{"token":"07070707070707070707070707070707"}}"#.to_owned(),
+        r#""find-issuer""#.to_owned(),
+    ];
+    requests.into_iter().map(String::into_bytes).collect()
+}
+
+/// Returns the bytes of join tokens, without a valid signature: in postcard the id, the cluster, the grant, whether it is
+/// for one use, times of issue and expiry, the authority's fingerprint, and the signature.
+fn tokens() -> Vec<Vec<u8>> {
+    let token = |grant: &[u8], use_once: u8| {
+        [&[1; 16][..], b"\x0ecabcdefghijklm", grant, &[use_once, 0x80, 0x01, 0x90, 0x01], &[2; 32], &[3; 64]].concat()
+    };
+    vec![token(&[0], 0), token(&[0], 1), token(b"\x01\x03ada\x00", 0), token(b"\x01\x03bob\x02", 1)]
 }
 
 /// Returns random bytes, which are valid histories.

@@ -90,6 +90,17 @@ impl Lab {
         Running::new(self.command(arguments))
     }
 
+    /// Adds a tenant on the node with the data folder `data`, unless it exists, and creates a token of it with these
+    /// further arguments.
+    ///
+    /// # Panics
+    /// Panics if no token is created.
+    pub fn tenant_token(&self, data: &str, tenant: &str, more: &[&str]) -> String {
+        let _may_exist = self.host(&["tenant", "add", tenant, "--data", data]);
+        let line = [&["tenant", "token", tenant, "--data", data], more].concat();
+        self.host(&line).expect_code(0).stdout.trim().to_owned()
+    }
+
     /// Runs the host to its end.
     ///
     /// # Panics

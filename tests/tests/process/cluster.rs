@@ -257,7 +257,7 @@ fn mistakes_are_reported() {
         nodes.lab.host(&line).expect_code(1).stderr
     };
     for (token, expected_text) in
-        [("sbt1-abc", "token"), (&foreign.trim()[..foreign.trim().len() - 5], "cut"), (foreign.trim(), "cluster")]
+        [("sbt2-abc", "token"), (&foreign.trim()[..foreign.trim().len() - 5], "cut"), (foreign.trim(), "cluster")]
     {
         let message = joins(token);
         assert!(message.contains(expected_text), "`{expected_text}` is not in {message}");

@@ -3,7 +3,7 @@
 
 use std::net::UdpSocket;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use sandbar_tests::{CommandOutput, Lab, Running, component, host, print_line};
@@ -31,13 +31,13 @@ fn nodes(lab: &Lab, data: &str) -> Vec<Value> {
     }
 }
 
-fn token(lab: &Lab, more: &[&str]) -> String {
-    lab.host(&[&["cluster", "token", "--data", "1"], more].concat()).expect_code(0).stdout.trim().to_owned()
+fn token(lab: &Lab) -> String {
+    lab.host(&["cluster", "token", "--data", "1"]).expect_code(0).stdout.trim().to_owned()
 }
 
 /// Starts a node that joins, with its own data folder.
 fn joins(lab: &Lab, data: &str, address: &str, more: &[&str]) -> Running {
-    let line = ["serve", "--data", data, "--workers", "1", "--join", address, "--token", &token(lab, &[])];
+    let line = ["serve", "--data", data, "--workers", "1", "--join", address, "--token", &token(lab)];
     lab.start(&[&line[..], more].concat())
 }
 
@@ -102,7 +102,8 @@ fn nodes_and_tenants_meet_by_either_family() {
                 assert!(log.contains("connected to node `first`") && !log.contains("invalid"), "{log}");
                 until("the node has left", || nodes(&lab, "1").len() == 1);
             }
-            let ada = ["--data", "ada", "--token", &token(&lab, &["--tenant", "ada"])];
+            let token = lab.tenant_token("1", "ada", &[]);
+            let ada = ["--data", "ada", "--token", &token];
             let ended = lab.host(&[&job[..], &[&address], &ada].concat()).expect_code(0);
             assert_eq!(ended.json()["result"], json!(5), "{listen_address} {address}");
         }
@@ -118,13 +119,13 @@ fn all_addresses_of_a_name_are_tried() {
     for (listen_address, addresses) in [("0.0.0.0:0", ["::1", "127.0.0.1"]), ("[::1]:0", ["127.0.0.1", "::1"])] {
         let lab = Lab::new();
         let (_founder, port) = founder(&lab, listen_address);
-        let (address, node_token) = (format!("localhost:{port}"), token(&lab, &[]));
+        let (address, node_token) = (format!("localhost:{port}"), token(&lab));
         let line = ["serve", "--data", "2", "--listen", "[::]:0", "--join", &address, "--token", &node_token];
         let Some(command) = with_localhost(&lab, &addresses, &line) else { return };
         let node = Running::new(command);
         until("the node is a member", || nodes(&lab, "1").len() == 2);
         drop(node);
-        let token = token(&lab, &["--tenant", "ada"]);
+        let token = lab.tenant_token("1", "ada", &[]);
         let line = ["jobs", "list", "--data", "ada", "--token", &token, "--node", &address];
         Running::new(with_localhost(&lab, &addresses, &line).unwrap()).wait().expect_code(0);
     }
@@ -150,7 +151,7 @@ fn waiting_for_a_node_is_announced() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.local_addr().unwrap().to_string()
     };
-    let [node_token, ada] = [token(&lab, &[]), token(&lab, &["--tenant", "ada"])];
+    let [node_token, ada] = [token(&lab), lab.tenant_token("1", "ada", &[])];
     lab.host(&["jobs", "list", "--data", "ada", "--token", &ada, "--node", &first]).expect_code(0);
     let program = component("tests/programs/tasks").display().to_string();
     let second = Duration::from_secs;
@@ -184,22 +185,22 @@ fn members_of_another_cluster_are_rejected_at_once() {
     let (_first, port) = founder(&lab, "127.0.0.1:0");
     let (_second, other_port) = founder(&other, "127.0.0.1:0");
     let [first, second] = [port, other_port].map(|port| format!("127.0.0.1:{port}"));
-    let ada = token(&lab, &["--tenant", "ada"]);
+    let ada = lab.tenant_token("1", "ada", &[]);
     lab.host(&["jobs", "list", "--data", "ada", "--token", &ada, "--node", &first]).expect_code(0);
     let quickly = Duration::from_secs(5);
     // A certificate, a token and a folder of another cluster.
     let program = format!("{}#add", component("tests/programs/tasks").display());
     gives_up(&lab, &["submit", &program, "--data", "ada", "--node", &second], quickly, &["join that cluster first"]);
-    let foreign = token(&other, &["--tenant", "ada"]);
+    let foreign = other.tenant_token("1", "ada", &[]);
     let line = ["jobs", "list", "--data", "ada", "--token", &foreign, "--node", &second];
     gives_up(&lab, &line, quickly, &["ada has a certificate of cluster", "and the token is for cluster", "--data"]);
     let line = ["jobs", "list", "--data", "new", "--token", &foreign, "--node", &first];
     gives_up(&lab, &line, quickly, &["token's cluster"]);
-    let node_token = token(&other, &[]);
+    let node_token = token(&other);
     let line = ["serve", "--data", "2", "--listen", "127.0.0.1:0", "--join", &first, "--token", &node_token];
     gives_up(&lab, &line, quickly, &["token's cluster"]);
     // A token of the wrong kind.
-    let node_token = token(&lab, &[]);
+    let node_token = token(&lab);
     let line = ["jobs", "list", "--data", "bob", "--token", &node_token, "--node", &first];
     gives_up(&lab, &line, quickly, &["a tenant's token is required"]);
     let line = ["serve", "--data", "2", "--listen", "127.0.0.1:0", "--join", &first, "--token", &ada];
@@ -231,47 +232,85 @@ fn malformed_addresses_are_rejected_with_a_correction() {
     lab.host(&["serve", "--listen", "localhost"]).expect_code(2).expect_stderr(&["the port is missing"]);
 }
 
+/// A token of nodes gives nobody the name of another node, whether that lives, is down or has just been restarted.
 #[test]
-fn a_living_nodes_name_is_refused_to_others() {
+fn a_name_belongs_to_a_node_until_it_is_removed() {
+    let lab = Lab::new();
+    let (founder, port) = founder(&lab, "127.0.0.1:0");
+    let first = format!("127.0.0.1:{port}");
+    let named = |data: &str, name: &str| joins(&lab, data, &first, &["--listen", "127.0.0.1:0", "--name", name]);
+    let refused = |data: &str, name: &str| {
+        let texts = [&format!("the name `{name}` is not available")[..], "belongs to another key", "--name"];
+        named(data, name).wait().expect_code(1).expect_stderr(&texts);
+    };
+    let mut one = named("2", "twin");
+    until("the node is a member", || nodes(&lab, "1").len() == 2);
+    let before = nodes(&lab, "1");
+    refused("3", "twin");
+    refused("4", "first");
+    // The living node keeps running.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!one.has_ended() && nodes(&lab, "1") == before, "{before:?}");
+    // The node is down, and its lease has ended.
+    drop(one);
+    until("the node is no member any more", || nodes(&lab, "1").len() == 1);
+    refused("3", "twin");
+    // The founder has just been restarted, and knows no living node.
+    founder.interrupt();
+    founder.wait();
+    let line = ["serve", "--data", "1", "--name", "first", "--workers", "1", "--listen", &first];
+    let _founder = lab.start(&line);
+    until("the founder is there", || nodes(&lab, "1").len() == 1);
+    refused("3", "twin");
+    // The node itself comes back.
+    let back = lab.start(&["serve", "--data", "2", "--workers", "1", "--listen", "127.0.0.1:0", "--join", &first]);
+    until("the node is a member again", || nodes(&lab, "1").len() == 2);
+    // A removed node's name is free, and its key is not.
+    lab.host(&["nodes", "remove", "twin", "--data", "1"]).expect_code(0);
+    back.wait().expect_code(1).expect_stderr(&["it was removed from its cluster"]);
+    let other = named("3", "twin");
+    until("another node has the name", || nodes(&lab, "1").len() == 2);
+    drop(other);
+    lab.host(&["nodes", "remove", "nobody", "--data", "1"])
+        .expect_code(1)
+        .expect_stderr(&["there is no node `nobody`"]);
+}
+
+#[test]
+fn a_token_of_nodes_is_used_once_or_revoked() {
     let lab = Lab::new();
     let (_founder, port) = founder(&lab, "127.0.0.1:0");
     let first = format!("127.0.0.1:{port}");
-    let twin = |data: &str| joins(&lab, data, &first, &["--listen", "127.0.0.1:0", "--name", "twin"]);
-    let mut one = twin("2");
+    let joins = |data: &str, token: &str| {
+        let line = ["serve", "--data", data, "--workers", "1", "--join", &first, "--token", token, "--name", data];
+        lab.start(&[&line[..], &["--listen", "127.0.0.1:0"]].concat())
+    };
+    let once = lab.host(&["cluster", "token", "--data", "1", "--once"]).expect_code(0).stdout;
+    let _node = joins("a", once.trim());
     until("the node is a member", || nodes(&lab, "1").len() == 2);
-    let before = nodes(&lab, "1");
-    twin("3").wait().expect_code(1).expect_stderr(&["the name `twin` is not available", "lives", "--name"]);
-    // The live node keeps running.
-    std::thread::sleep(Duration::from_secs(1));
-    assert!(!one.has_ended() && nodes(&lab, "1") == before, "{before:?}");
-    // The name is free some time after its node died.
-    drop(one);
-    let since = Instant::now();
-    let mut next = None;
-    until("its name is free", || {
-        let mut tried = twin("4");
-        until("the node has joined or ended", || tried.has_ended() || nodes(&lab, "4").len() == 2);
-        let is_in = !tried.has_ended();
-        next = is_in.then_some(tried);
-        is_in
-    });
-    print_line(format_args!("the name of a node that died was free after {:?}", since.elapsed()));
-    assert!(since.elapsed() < Duration::from_secs(30));
+    joins("b", once.trim()).wait().expect_code(1).expect_stderr(&["is for one use and was used"]);
+    let leaked = lab.host(&["cluster", "token", "--data", "1"]).expect_code(0);
+    let id = leaked.stderr.split_whitespace().nth(1).expect("token ID of nodes").to_owned();
+    lab.host(&["cluster", "revoke", &id, "--data", "a"]).expect_code(0);
+    joins("c", leaked.stdout.trim()).wait().expect_code(1).expect_stderr(&["was revoked"]);
 }
 
-/// A node that is cut off for longer than its lease ends with a message if another node has taken its name.
+/// A node that is cut off for longer than its lease ends with a message if a copy of it has taken its name.
 #[test]
 fn a_node_with_a_taken_name_ends() {
     let lab = Lab::new();
     let (founder, port) = founder(&lab, "127.0.0.1:0");
     let first = format!("127.0.0.1:{port}");
-    let twin = |data: &str| joins(&lab, data, &first, &["--listen", "127.0.0.1:0", "--name", "twin"]);
-    let one = twin("2");
+    let one = joins(&lab, "2", &first, &["--listen", "127.0.0.1:0", "--name", "twin"]);
     until("the node is a member", || nodes(&lab, "1").len() == 2);
     let process = Pid::from_raw(one.process().cast_signed()).unwrap();
     kill_process(process, Signal::STOP).unwrap();
     until("the node is no member any more", || nodes(&lab, "1").len() == 1);
-    let other = twin("3");
+    // Moved to another machine with its key.
+    std::fs::create_dir(lab.path("3")).unwrap();
+    let copied = Command::new("cp").args(["-a", "2/identity", "2/joined", "3"]).current_dir(lab.path("")).status();
+    assert!(copied.unwrap().success());
+    let other = lab.start(&["serve", "--data", "3", "--workers", "1", "--listen", "127.0.0.1:0"]);
     until("another has its name", || nodes(&lab, "1").len() == 2);
     kill_process(process, Signal::CONT).unwrap();
     one.wait().expect_code(1).expect_stderr(&[
@@ -288,7 +327,7 @@ fn a_node_with_a_taken_name_ends() {
     }
 }
 
-/// A removed node ends as well, and a copy of a node's folder takes over its name.
+/// A removed node ends as well.
 #[test]
 fn a_node_that_was_removed_ends() {
     let mut nodes = Nodes::start(2);

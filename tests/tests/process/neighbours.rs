@@ -28,10 +28,7 @@ impl Neighbours {
 
     fn start_with(more: &[&str]) -> Neighbours {
         let nodes = Nodes::start_with(1, more);
-        let token = |name: &&str| {
-            let line = ["cluster", "token", "--data", "1", "--tenant", name];
-            nodes.lab.host(&line).expect_code(0).stdout.trim().to_owned()
-        };
+        let token = |name: &&str| nodes.lab.tenant_token("1", name, &[]);
         let (address, tokens) = (nodes.address("node-1"), NAMES.each_ref().map(token));
         Neighbours { nodes, address, tokens }
     }

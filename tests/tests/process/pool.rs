@@ -133,7 +133,7 @@ fn a_worker_that_does_not_read_is_noticed() {
         let polite = PolitePool::with(limits).await;
         polite.results("scalar_divides", 100).await;
         let raw = File::open(component("tests/hostile/raw")).unwrap();
-        let raw = Arc::new(polite.compiler.compile(raw).await.unwrap());
+        let raw = Arc::new(polite.compiler.compile(raw, TenantId::DEFAULT).await.unwrap());
         let functions = polite.pool.call(request(&bind(&raw, 0), CallWork::Describe)).await.result.unwrap();
         let functions = functions.product.into_functions().unwrap();
         let endless = functions.iter().position(|f| f.name == "open-loops").unwrap();
@@ -161,7 +161,7 @@ fn each_call_of_many_callers_is_answered_once() {
         let limits = Limits { time_ms_max: 500, ..Limits::default() };
         let polite = PolitePool::with(limits).await;
         let raw = File::open(component("tests/hostile/raw")).unwrap();
-        let raw = Arc::new(polite.compiler.compile(raw).await.unwrap());
+        let raw = Arc::new(polite.compiler.compile(raw, TenantId::DEFAULT).await.unwrap());
         let functions = polite.pool.call(request(&bind(&raw, 0), CallWork::Describe)).await;
         let functions = functions.result.unwrap().product.into_functions().unwrap();
         let endless = functions.iter().position(|f| f.name == "open-loops").unwrap() as u32;
@@ -323,7 +323,7 @@ impl PolitePool {
         let (lab, program) = (Lab::new(), host().with_file_name("host-worker"));
         let compiler = Compiler::new(lab.path("compiled"), program.clone());
         let component = File::open(component("tests/hostile/polite")).unwrap();
-        let compiled = Arc::new(compiler.compile(component).await.unwrap());
+        let compiled = Arc::new(compiler.compile(component, TenantId::DEFAULT).await.unwrap());
         let pool = Pool::start(PoolOptions { workers: 1, limits, program, gpus: None, on_demand: false });
         let described = pool.call(request(&bind(&compiled, 0), CallWork::Describe)).await;
         let functions = described.result.unwrap().product.into_functions().unwrap();

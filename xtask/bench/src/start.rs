@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use sandbar_core::Limits;
+use sandbar_core::{Limits, TenantId};
 use sandbar_worker::{Binding, CallRequest, CallSubmission, CallWork, Caller, Compiler, Payload, Pool, PoolOptions};
 use tokio::sync::mpsc;
 
@@ -69,7 +69,7 @@ impl Calls {
         let (limits, program) =
             (Limits { output_bytes_max: 1 << 20, ..Limits::default() }, paths::program("host-worker")?);
         let compiler = Compiler::new(paths::data()?.join("compiled"), program.clone());
-        let compiled = Arc::new(compiler.compile(File::open(component)?).await?);
+        let compiled = Arc::new(compiler.compile(File::open(component)?, TenantId::DEFAULT).await?);
         let binding = Binding::new(compiled, function, "{}".to_owned(), limits, "bench-guest#nothing".to_owned())?;
         let pool = Pool::start(PoolOptions { workers, limits, program, gpus: None, on_demand: false });
         let calls = Calls { pool, binding };

@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 
 use sandbar_jobs::{JobFolderLimits, JobQuery, JobResponse, LoggedLine, ProgressRow};
 use sandbar_wire::{
-    Clock, Connection, Endpoint, EndpointEnvironment, ExpectedPeer, Frames, Identity, JoinGrant, JoinToken, NodeFolder,
-    Role, SystemClock, WireLimits,
+    Clock, Connection, Endpoint, EndpointEnvironment, ExpectedPeer, Frames, Identity, JoinGrant, JoinToken, Name,
+    NodeFolder, Role, SystemClock, TenantRole, TokenId, WireLimits,
 };
 
 use super::job::ClusterJob;
-use super::tenant_messages::{NewClusterJob, TENANT_API, TenantRequest, TenantResponse};
+use super::tenant_messages::{NewClusterJob, Refusal, TENANT_API, TenantRequest, TenantResponse};
 use crate::addresses::{NodeAddress, unspecified};
 use crate::attempts::{announce_if_slow, connect_first, retry};
 use crate::error::ClusterError;
 use crate::identity::{IDENTITY, check_same_cluster};
+use crate::tenants::{Tenant, TenantToken};
 use crate::{chunks, encoding};
 
 /// Maximum time for which another command locks the data folder.
@@ -25,6 +26,8 @@ const FOLDER_TIME_MAX: Duration = Duration::from_secs(5);
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Maximum connect timeout, in milliseconds.
 const CONNECT_MS_MAX: u64 = 600_000;
+/// Maximum time to renew the certificate when the client connects.
+const RENEW_TIME_MAX: Duration = Duration::from_secs(5);
 /// Maximum silence of a node that processes a request. Then the request is repeated, or sent to another node.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
@@ -46,6 +49,7 @@ impl Default for ClientTimeouts {
 /// A tenant's client of a cluster.
 #[derive(Debug)]
 pub struct ClusterClient {
+    tenant: Name,
     endpoint: Endpoint,
     timeouts: ClientTimeouts,
     /// Addresses of nodes, in the order in which requests are sent to them.
@@ -102,13 +106,28 @@ impl ClusterClient {
             let attempt = async |address| Ok(endpoint.connect(address, &ExpectedPeer::AnyNode).await?);
             let (address, connection) = retry(time, async || connect_first(node, time, attempt).await).await?;
             let (nodes, connection) = (VecDeque::from([address]), Some((address, connection)));
-            Ok(ClusterClient { endpoint, timeouts, nodes, connection })
+            let tenant = identity.own().name.clone();
+            Ok::<_, ClusterError>((ClusterClient { tenant, endpoint, timeouts, nodes, connection }, identity))
         };
-        announce_if_slow(node, time, connected).await
+        let (mut client, identity) = announce_if_slow(node, time, connected).await?;
+        // The renewal may need another node.
+        let node = (client.nodes.clone(), client.connection.clone());
+        let renewed = tokio::time::timeout(RENEW_TIME_MAX, client.renew_certificate(data, &identity)).await;
+        match renewed.unwrap_or(Err(ClusterError::NoResponse)) {
+            Ok(()) => {}
+            Err(error) => log::debug!("the certificate can't be renewed yet: {error}"),
+        }
+        (client.nodes, client.connection) = node;
+        Ok(client)
+    }
+
+    /// Returns the name of the client's tenant.
+    pub fn tenant_name(&self) -> &Name {
+        &self.tenant
     }
 
     /// Submits a job with this component. Returns it as the node stored it. However often the request is repeated, the job
-    /// is submitted once.
+    /// is submitted once: its submission key is the same.
     ///
     /// # Errors
     /// Fails if a node refuses the job, or none responds in time.
@@ -141,6 +160,10 @@ impl ClusterClient {
     /// # Errors
     /// Fails if no job has that name, or no node responds.
     pub async fn status(&mut self, job: &str) -> Result<ClusterJob, ClusterError> {
+        self.retry_until_answered(async |client| client.status_once(job).await.map(Some)).await
+    }
+
+    async fn status_once(&mut self, job: &str) -> Result<ClusterJob, ClusterError> {
         let mut frames = self.send(&TenantRequest::Status { job: job.to_owned() }).await?;
         match receive(&mut frames).await? {
             TenantResponse::Job(job) => Ok(*job),
@@ -153,11 +176,84 @@ impl ClusterClient {
     /// # Errors
     /// Fails if no node responds.
     pub async fn list(&mut self, limit: u32) -> Result<Vec<ClusterJob>, ClusterError> {
-        let mut frames = self.send(&TenantRequest::List { limit }).await?;
-        match receive(&mut frames).await? {
-            TenantResponse::Jobs(jobs) => Ok(jobs),
+        let list = async |client: &mut ClusterClient| {
+            let mut frames = client.send(&TenantRequest::List { limit }).await?;
+            match receive(&mut frames).await? {
+                TenantResponse::Jobs(jobs) => Ok(Some(jobs)),
+                other => Err(unexpected(&other)),
+            }
+        };
+        self.retry_until_answered(list).await
+    }
+
+    /// Returns the client's tenant, with its settings and tokens.
+    ///
+    /// # Errors
+    /// Fails if the client is no admin, or no node responds.
+    pub async fn tenant(&mut self) -> Result<Tenant, ClusterError> {
+        match self.request_of_issuer(&TenantRequest::Tenant).await? {
+            TenantResponse::Tenant(tenant) => Ok(*tenant),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Creates a token of the client's tenant. Returns it with its secret text.
+    ///
+    /// # Errors
+    /// Fails if the client is no admin, the lifetime is too long, or no node that issues certificates responds.
+    pub async fn create_token(
+        &mut self,
+        role: TenantRole,
+        use_once: bool,
+        lifetime: Duration,
+    ) -> Result<(TenantToken, String), ClusterError> {
+        let request = TenantRequest::CreateToken { role, use_once, lifetime_s: lifetime.as_secs() };
+        match self.request_of_issuer(&request).await? {
+            TenantResponse::Token(token, text) => Ok((*token, text)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Revokes a token of the client's tenant, and all certificates that came from it.
+    ///
+    /// # Errors
+    /// Fails if the client is no admin, the tenant has no such token, or no node responds.
+    pub async fn revoke_token(&mut self, token: TokenId) -> Result<(), ClusterError> {
+        match self.request_of_issuer(&TenantRequest::RevokeToken { token }).await? {
+            TenantResponse::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sends a request, to another node if the first one redirects it. Returns the response.
+    async fn request_of_issuer(&mut self, request: &TenantRequest) -> Result<TenantResponse, ClusterError> {
+        let once = async |client: &mut ClusterClient| {
+            let mut frames = client.send(request).await?;
+            match receive(&mut frames).await? {
+                TenantResponse::Redirect(address) => {
+                    client.use_node(&address);
+                    Ok(None)
+                }
+                response => Ok(Some(response)),
+            }
+        };
+        self.retry_until_answered(once).await
+    }
+
+    /// Renews the client's certificate if two thirds of its time are over. Until it has expired, failures do not matter.
+    async fn renew_certificate(&mut self, data: &Path, identity: &Identity) -> Result<(), ClusterError> {
+        if SystemClock.now() < identity.renew_at() {
+            return Ok(());
+        }
+        match self.request_of_issuer(&TenantRequest::FindIssuer).await? {
+            TenantResponse::Done => {}
+            other => return Err(unexpected(&other)),
+        }
+        let (_, connection) = self.connection.as_ref().ok_or(ClusterError::NoResponse)?;
+        let renewed = self.endpoint.renew(connection).await?;
+        lock(&data.join(IDENTITY)).await?.save(&renewed)?;
+        self.endpoint.set_identity(&renewed)?;
+        Ok(())
     }
 
     /// Queries the node that runs or ran a job. Returns `None` if the job has no record of that kind.
@@ -367,7 +463,7 @@ async fn receive(frames: &mut Frames) -> Result<TenantResponse, ClusterError> {
         let frame = tokio::time::timeout(SILENCE_MAX, frames.recv()).await.map_err(|_| ClusterError::NoResponse)?;
         return match serde_json::from_slice(&frame?.ok_or(ClusterError::NoResponse)?) {
             Ok(TenantResponse::InProgress) => continue,
-            Ok(TenantResponse::Refused(reason)) => Err(ClusterError::Refused(reason)),
+            Ok(TenantResponse::Refused(Refusal { code, message })) => Err(ClusterError::Denied { code, message }),
             Ok(TenantResponse::RetryLater(reason)) => Err(ClusterError::RetryLater(reason)),
             Ok(response) => Ok(response),
             Err(e) => Err(ClusterError::Malformed(e.to_string())),
@@ -387,6 +483,32 @@ fn limits(connect: Duration) -> WireLimits {
     WireLimits { connect_time_ms_max: ms.clamp(1, default.connect_time_ms_max.max(CONNECT_MS_MAX)), ..default }
 }
 
+/// Returns whether a token is for a tenant's certificate, and not the one from which the stored certificate comes.
+fn is_other_token(data: &Path, identity: &Identity, token: &JoinToken) -> Result<bool, ClusterError> {
+    let own = identity.own();
+    match token.grant() {
+        JoinGrant::Node => Ok(false),
+        JoinGrant::Tenant(name, _) if *name != own.name => Err(ClusterError::OtherTenant {
+            folder: data.to_owned(),
+            has: own.name.to_string(),
+            token: name.to_string(),
+        }),
+        JoinGrant::Tenant(..) => Ok(own.access.is_none_or(|access| access.token != token.id())),
+    }
+}
+
+/// Locks the folder of the identity. Several commands of one user can start at once: each locks it for a moment.
+async fn lock(folder: &Path) -> Result<NodeFolder, ClusterError> {
+    let started = Instant::now();
+    loop {
+        match NodeFolder::lock(folder) {
+            Ok(locked) => return Ok(locked),
+            Err(_) if started.elapsed() < FOLDER_TIME_MAX => tokio::time::sleep(RETRY_DELAY).await,
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
 /// Returns the tenant's identity: the stored one, or a new one for a token.
 async fn load_or_join(
     data: &Path,
@@ -394,30 +516,22 @@ async fn load_or_join(
     token: Option<&str>,
     time: Duration,
 ) -> Result<Identity, ClusterError> {
-    let folder = data.join(IDENTITY);
-    // Several commands of one user can start at once: each locks the folder for a moment.
-    let started = Instant::now();
-    let folder = loop {
-        match NodeFolder::lock(&folder) {
-            Ok(locked) => break locked,
-            Err(_) if started.elapsed() < FOLDER_TIME_MAX => tokio::time::sleep(RETRY_DELAY).await,
-            Err(e) => return Err(e.into()),
-        }
-    };
-    let token = token.map(|text| text.parse::<JoinToken>().map_err(ClusterError::Token));
+    let folder = lock(&data.join(IDENTITY)).await?;
+    let token = token.map(|text| text.parse::<JoinToken>().map_err(ClusterError::Token)).transpose()?;
     match folder.load(SystemClock.now()) {
         Ok(Some(identity)) => {
-            if let Some(token) = token {
-                check_same_cluster(data, &identity, &token?)?;
+            let Some(given) = &token else { return Ok(identity) };
+            check_same_cluster(data, &identity, given)?;
+            if !is_other_token(data, &identity, given)? {
+                return Ok(identity);
             }
-            return Ok(identity);
         }
         // With a token, an unusable certificate is replaced.
         Err(error) if token.is_none() => return Err(error.into()),
         Ok(None) | Err(_) => {}
     }
-    let token = token.ok_or(ClusterError::TokenRequired)??;
-    let JoinGrant::Tenant(name) = token.grant().clone() else { return Err(ClusterError::TokenRequired) };
+    let token = token.ok_or(ClusterError::TokenRequired)?;
+    let JoinGrant::Tenant(name, _) = token.grant().clone() else { return Err(ClusterError::TokenRequired) };
     let (key, limits) = (folder.key()?, limits(time));
     let attempt = async |address| {
         let environment = EndpointEnvironment::udp(unspecified(address))?;

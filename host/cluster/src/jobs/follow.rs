@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_jobs::{JobName, LogReader, ProgressRow};
-use sandbar_wire::Frames;
+use sandbar_jobs::{LogReader, ProgressRow};
+use sandbar_wire::{Frames, Name};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::local_jobs::{JobFeed, LocalJobs};
+use super::job::JobRef;
+use super::local_jobs::JobFeed;
 use super::lookup::{self, JobLocation};
 use super::tenant_messages::TenantResponse;
 use super::tenant_responses::{Outcome, retry_later, send};
@@ -26,7 +27,7 @@ const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(500);
 /// Sends what happens in one run of a job, until the run ends: log lines after the first `lines`, progress, and state.
 pub(crate) async fn follow(
     cluster: &Arc<ClusterState>,
-    tenant: &str,
+    tenant: &Name,
     text: &str,
     run: u32,
     lines: u64,
@@ -36,11 +37,12 @@ pub(crate) async fn follow(
     let members = registry::list(&*cluster.store).await.map_err(retry_later)?;
     let addresses = members.into_iter().map(|member| member.address.to_string()).collect();
     send(frames, &TenantResponse::Nodes(addresses)).await?;
-    let id = lookup::find(cluster, tenant, text).await?.id;
-    let mut changes = cluster.jobs.subscribe(&id);
+    let reference = lookup::find(cluster, tenant, text).await?.reference();
+    let id = &reference.id;
+    let mut changes = cluster.jobs.subscribe(&reference);
     let mut output = RunOutput::new(run, lines);
     loop {
-        let job = lookup::get(cluster, tenant, &id).await?.ok_or_else(|| lookup::unknown(text))?;
+        let job = lookup::get(cluster, tenant, id).await?.ok_or_else(|| lookup::unknown(text))?;
         if job.runs != run {
             return Ok(TenantResponse::Job(Box::new(job)));
         }
@@ -49,7 +51,7 @@ pub(crate) async fn follow(
             JobLocation::OtherNode(address) if !without_log => {
                 return Ok(TenantResponse::Redirect(address.to_string()));
             }
-            JobLocation::ThisNode => output.open(&cluster.jobs, &id, is_finished),
+            JobLocation::ThisNode => output.open(cluster, &reference, is_finished).await,
             JobLocation::OtherNode(_) | JobLocation::Unreachable => {}
         }
         // A job is finished in the store after its last line is in the log.
@@ -103,16 +105,18 @@ impl RunOutput {
 
     /// Opens the log and the feed, once the job has them. A finished job has no feed; one that was followed before it
     /// finished is kept.
-    fn open(&mut self, jobs: &LocalJobs, id: &JobName, is_finished: bool) {
+    async fn open(&mut self, cluster: &Arc<ClusterState>, job: &JobRef, is_finished: bool) {
         if self.running.is_none() {
-            self.running = jobs.feed(id, self.run).map(|feed| {
+            self.running = cluster.jobs.feed(job, self.run).map(|feed| {
                 let updates = feed.updates.subscribe();
                 (feed, updates)
             });
         }
         // Without a feed, a log is of an earlier run.
         if self.log.is_none() && (self.running.is_some() || is_finished) {
-            self.log = open_log(jobs, id, self.lines);
+            let (cluster, job, lines) = (cluster.clone(), job.clone(), self.lines);
+            let opened = tokio::task::spawn_blocking(move || open_log(&cluster, &job, lines)).await;
+            self.log = opened.ok().flatten();
         }
     }
 
@@ -153,8 +157,8 @@ impl RunOutput {
 }
 
 /// Opens the log of a job that this node runs or ran, after the first `lines`.
-fn open_log(jobs: &LocalJobs, id: &JobName, lines: u64) -> Option<LogReader> {
-    let mut log = jobs.store.find(id.as_str()).ok()?.log().ok()?;
+fn open_log(cluster: &ClusterState, job: &JobRef, lines: u64) -> Option<LogReader> {
+    let mut log = cluster.jobs.store(&job.tenant).find(job.id.as_str()).ok()?.log().ok()?;
     for _ in 0..lines {
         log.next_line()?;
     }

@@ -5,14 +5,35 @@
 use sandbar_core::{ComponentId, TenantId};
 use sandbar_jobs::{JobCounts, JobFailure, JobName, JobQuery, LoggedLine, ProgressRow, RunState};
 use sandbar_meta::Key;
+use sandbar_wire::{Name, TenantRole, Timestamp, TokenId};
 
-use super::job::{ClusterJob, JobKey, job_key, owner_key, owner_value, parse_key};
-use super::tenant_messages::{NewClusterJob, TENANT_API, TenantRequest, TenantResponse};
+use super::job::{
+    ClusterJob, JobKey, JobRef, job_key, owner_key, owner_value, parse_key, submission_key, submitted_key,
+};
+use super::submission::SubmissionRecord;
+use super::tenant_messages::{NewClusterJob, Refusal, TENANT_API, TenantRequest, TenantResponse};
 use crate::golden::check_json;
 use crate::member::{Member, MemberState};
+use crate::tenants::{Tenant, TenantSettings, TenantToken};
 
 fn name() -> JobName {
     "20260131-235959-123-4f3a9c".parse().unwrap()
+}
+
+fn tenant() -> Name {
+    "alice".parse().unwrap()
+}
+
+fn token() -> TenantToken {
+    TenantToken {
+        id: TokenId([7; 16]),
+        role: TenantRole::Viewer,
+        use_once: true,
+        created_by: None,
+        issued: Timestamp(1),
+        expires: Timestamp(2),
+        last_use: None,
+    }
 }
 
 fn component() -> ComponentId {
@@ -26,7 +47,8 @@ fn arguments() -> Vec<(String, String)> {
 fn job() -> ClusterJob {
     ClusterJob {
         id: name(),
-        tenant: "alice".to_owned(),
+        tenant: tenant(),
+        key: Some("k-1".parse().unwrap()),
         program: "sum.wasm".to_owned(),
         component: component(),
         task: "main".to_owned(),
@@ -35,6 +57,8 @@ fn job() -> ClusterJob {
         ended_ms: Some(2),
         state: RunState::Failed,
         runs: 3,
+        losses: 2,
+        handed_over: false,
         node: "first".to_owned(),
         result: serde_json::json!({ "sum": 4 }),
         error: Some(JobFailure {
@@ -49,9 +73,10 @@ fn job() -> ClusterJob {
 fn requests() -> Vec<TenantRequest> {
     let job = || "4f3a9c".to_owned();
     let new = NewClusterJob {
-        id: name(),
+        key: "k-1".parse().unwrap(),
         program: "sum.wasm".to_owned(),
         component: component(),
+        component_bytes: 8,
         task: "main".to_owned(),
         arguments: arguments(),
     };
@@ -62,6 +87,10 @@ fn requests() -> Vec<TenantRequest> {
         TenantRequest::Stop { job: job() },
         TenantRequest::List { limit: 3 },
         TenantRequest::Query { job: job(), query: JobQuery::Summary },
+        TenantRequest::Tenant,
+        TenantRequest::CreateToken { role: TenantRole::Submitter, use_once: true, lifetime_s: 60 },
+        TenantRequest::RevokeToken { token: TokenId([7; 16]) },
+        TenantRequest::FindIssuer,
     ]
 }
 
@@ -86,8 +115,16 @@ fn responses() -> Vec<TenantResponse> {
         TenantResponse::Redirect("127.0.0.1:7410".to_owned()),
         TenantResponse::QueryResponse,
         TenantResponse::Nodes(vec!["127.0.0.1:7410".to_owned()]),
+        TenantResponse::Tenant(Box::new(Tenant {
+            name: tenant(),
+            created: Timestamp(1),
+            settings: TenantSettings::default(),
+            tokens: Vec::new(),
+        })),
+        TenantResponse::Token(Box::new(token()), "sbt2-a".to_owned()),
+        TenantResponse::Done,
         TenantResponse::RetryLater("why".to_owned()),
-        TenantResponse::Refused("why".to_owned()),
+        TenantResponse::Refused(Refusal { code: "no-job".to_owned(), message: "why".to_owned() }),
     ]
 }
 
@@ -108,16 +145,27 @@ fn tenant_responses_have_golden_json() {
 #[test]
 fn stored_jobs_have_golden_json() {
     check_json(&job(), JOB);
+    let record = SubmissionRecord { job: name(), until_ms: 3 };
+    check_json(&record, r#"{"job":"20260131-235959-123-4f3a9c","until_ms":3}"#);
 }
 
 #[test]
 fn keys_of_jobs_are_fixed() {
     let key = |text: &str| Key::new(text.as_bytes().to_vec()).unwrap();
-    let (job, owner) = ("jobs/20260131-235959-123-4f3a9c/job", "jobs/20260131-235959-123-4f3a9c/owner");
-    assert_eq!((job_key(&name()), owner_key(&name())), (Some(key(job)), Some(key(owner))));
+    let prefix = "tenants/alice/jobs/20260131-235959-123-4f3a9c";
+    let [job, owner] = ["job", "owner"].map(|end| key(&format!("{prefix}/{end}")));
+    let reference = JobRef { tenant: tenant(), id: name() };
+    assert_eq!((job_key(&reference).unwrap(), owner_key(&reference).unwrap()), (job.clone(), owner.clone()));
     assert_eq!(
-        (parse_key(&key(job)), parse_key(&key(owner))),
-        (Some(JobKey::Job(name())), Some(JobKey::Owner(name())))
+        (parse_key(&job), parse_key(&owner)),
+        (Some(JobKey::Job(reference.clone())), Some(JobKey::Owner(reference)))
+    );
+    let submission = submission_key(&tenant(), &"k-1".parse().unwrap()).unwrap();
+    assert_eq!(submission, key("tenants/alice/submissions/k-1"));
+    assert_eq!(submitted_key(&tenant()).unwrap(), key("tenants/alice/submitted"));
+    assert_eq!(
+        [&submission, &key("tenants/alice/submitted"), &key("tenants/alice/jobs/x/job")].map(parse_key),
+        [None, None, None]
     );
     let member = Member {
         name: "first".to_owned(),
@@ -128,32 +176,40 @@ fn keys_of_jobs_are_fixed() {
         slots: 1,
         state: MemberState::Ready,
         key: String::new(),
+        has_authority: false,
     };
     assert_eq!(owner_value(&member).as_bytes(), b"first/4");
     assert_eq!(TENANT_API.number(), 9);
 }
 
-const JOB: &str = r#"{"id":"20260131-235959-123-4f3a9c","tenant":"alice","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}"#;
+const JOB: &str = r#"{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}"#;
 
-const REQUESTS: [&str; 6] = [
-    r#"{"submit":{"id":"20260131-235959-123-4f3a9c","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]]}}"#,
+const REQUESTS: [&str; 10] = [
+    r#"{"submit":{"key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","component_bytes":8,"task":"main","arguments":[["n","3"]]}}"#,
     r#"{"follow":{"job":"4f3a9c","taken":1,"after":2,"stays":true}}"#,
     r#"{"status":{"job":"4f3a9c"}}"#,
     r#"{"stop":{"job":"4f3a9c"}}"#,
     r#"{"list":{"limit":3}}"#,
     r#"{"look":{"job":"4f3a9c","question":"summary"}}"#,
+    r#""tenant""#,
+    r#"{"create-token":{"role":"submitter","use_once":true,"lifetime_s":60}}"#,
+    r#"{"revoke-token":{"token":"07070707070707070707070707070707"}}"#,
+    r#""find-issuer""#,
 ];
 
-const RESPONSES: [&str; 11] = [
+const RESPONSES: [&str; 14] = [
     r#""send""#,
     r#""working""#,
-    r#"{"job":{"id":"20260131-235959-123-4f3a9c","tenant":"alice","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}}"#,
-    r#"{"jobs":[{"id":"20260131-235959-123-4f3a9c","tenant":"alice","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}]}"#,
+    r#"{"job":{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}}"#,
+    r#"{"jobs":[{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}]}"#,
     r#"{"line":{"ms":1,"tenant":"000000000000012c","name":"add","task":"3-17","worker":4,"level":"info","line":"text"}}"#,
     r#"{"progress":[{"name":"rows","done":1,"total":2,"seconds":0.5}]}"#,
     r#"{"elsewhere":"127.0.0.1:7410"}"#,
     r#""seen""#,
     r#"{"nodes":["127.0.0.1:7410"]}"#,
+    r#"{"tenant":{"name":"alice","created_s":1,"settings":{"weight":100,"reserved_cpus":0.0,"jobs_max":64,"finished_jobs_max":1000,"finished_job_bytes_max":16777216,"component_bytes_max":67108864,"components_max":64,"components_bytes_max":268435456},"tokens":[]}}"#,
+    r#"{"token":[{"id":"07070707070707070707070707070707","role":"viewer","use_once":true,"created_by":null,"issued_s":1,"expires_s":2,"last_use":null},"sbt2-a"]}"#,
+    r#""done""#,
     r#"{"later":"why"}"#,
-    r#"{"refused":"why"}"#,
+    r#"{"refused":{"code":"no-job","message":"why"}}"#,
 ];

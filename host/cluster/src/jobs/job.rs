@@ -1,29 +1,46 @@
 //! A job of a cluster, and its keys in the cluster's store.
 
+use std::fmt;
+use std::str::FromStr;
+
 use sandbar_core::{ComponentId, TenantId};
 use sandbar_jobs::{JobCounts, JobFailure, JobName, RunState};
 use sandbar_meta::{Key, KeyRange, MetaError, MetaValue};
+use sandbar_wire::Name;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::encoding::text;
+use crate::error::ClusterError;
 use crate::member::Member;
 
-/// Prefix of the keys of jobs. The job's name follows, then one of the suffixes.
-const JOBS: &str = "jobs/";
+/// Prefix of the keys of a tenant's jobs. The tenant's name follows, then one of the parts below.
+const TENANTS: &str = "tenants/";
+/// Prefix of jobs. The job's name follows, then one of the suffixes.
+const JOBS: &str = "/jobs/";
 const JOB: &str = "/job";
 const OWNER: &str = "/owner";
+/// Prefix of submission keys.
+const SUBMISSIONS: &str = "/submissions/";
+/// Changed by each submission of the tenant.
+const SUBMITTED: &str = "/submitted";
 /// Maximum bytes of a job's arguments.
 pub(crate) const ARGUMENTS_BYTES_MAX: usize = 256 << 10;
 /// Maximum bytes of a job's result, as JSON.
 pub(crate) const RESULT_BYTES_MAX: usize = 512 << 10;
+/// Maximum characters of a submission key.
+const SUBMISSION_KEY_CHARS_MAX: usize = 64;
 
 /// A job of a cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterJob {
-    /// Name of the job.
+    /// Name of the job, which a node chose.
     pub id: JobName,
     /// Tenant that submitted it.
-    pub tenant: String,
+    pub tenant: Name,
+    /// Key under which it was submitted: a submission with the same key is the same job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<SubmissionKey>,
     /// The program, as the tenant named it.
     pub program: String,
     /// Component of the program.
@@ -33,15 +50,21 @@ pub struct ClusterJob {
     pub task: String,
     /// Arguments of the first task.
     pub arguments: Vec<(String, String)>,
-    /// Time of submission, in milliseconds since 1970.
+    /// Time of submission, in milliseconds since 1970, by the clock of the node that received it.
     pub submitted_ms: u64,
-    /// Time of its end, in milliseconds since 1970.
+    /// Time of its end, in milliseconds since 1970, by the clock of the node that ran it.
     pub ended_ms: Option<u64>,
     /// State of the job.
     pub state: RunState,
     /// Number of runs: one, and one for each takeover.
     #[serde(rename = "taken")]
     pub runs: u32,
+    /// Number of nodes that were lost while they ran it. A node that left in order is not lost.
+    #[serde(default)]
+    pub losses: u32,
+    /// Whether its node is leaving in order.
+    #[serde(default)]
+    pub handed_over: bool,
     /// Node of the last run.
     pub node: String,
     /// Result of the first task.
@@ -55,55 +78,122 @@ pub struct ClusterJob {
 impl ClusterJob {
     /// Returns the id of its tenant on the nodes that run it.
     pub(crate) fn tenant_id(&self) -> TenantId {
-        TenantId::from_digest(Sha256::digest(&self.tenant).into())
+        tenant_id(&self.tenant)
+    }
+
+    /// Returns the tenant and name of the job, which identify it.
+    pub(crate) fn reference(&self) -> JobRef {
+        JobRef { tenant: self.tenant.clone(), id: self.id.clone() }
     }
 }
 
-/// Serializes values as text.
-pub(crate) mod text {
-    use std::fmt::Display;
-    use std::str::FromStr;
+/// Returns the id of a tenant on the nodes.
+pub(crate) fn tenant_id(tenant: &Name) -> TenantId {
+    TenantId::from_digest(Sha256::digest(tenant.as_str()).into())
+}
 
-    use serde::de::{Deserialize, Deserializer, Error};
-    use serde::ser::Serializer;
+/// A job among all of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct JobRef {
+    pub(crate) tenant: Name,
+    pub(crate) id: JobName,
+}
 
-    pub(crate) fn serialize<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(value)
+/// A key that a client chooses for a submission, so that it may repeat it: 1 to 64 letters, digits, `-` and `_`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SubmissionKey(String);
+
+impl FromStr for SubmissionKey {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SubmissionKey, String> {
+        let is_valid = (1..=SUBMISSION_KEY_CHARS_MAX).contains(&text.len())
+            && text.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'));
+        let key = is_valid.then(|| SubmissionKey(text.to_owned()));
+        key.ok_or_else(|| format!("a submission key has 1 to {SUBMISSION_KEY_CHARS_MAX} letters, digits, `-` and `_`"))
     }
+}
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<T, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
+impl TryFrom<String> for SubmissionKey {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<SubmissionKey, String> {
+        text.parse()
     }
+}
+
+impl From<SubmissionKey> for String {
+    fn from(key: SubmissionKey) -> String {
+        key.0
+    }
+}
+
+impl fmt::Display for SubmissionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn key(text: String) -> Result<Key, ClusterError> {
+    Ok(Key::new(text.into_bytes()).map_err(MetaError::from)?)
+}
+
+fn prefix(text: String) -> Result<KeyRange, ClusterError> {
+    Ok(KeyRange::prefix(text.into_bytes()).map_err(MetaError::from)?)
 }
 
 /// Returns the key of a job.
-pub(crate) fn job_key(id: &JobName) -> Option<Key> {
-    Key::new(format!("{JOBS}{id}{JOB}").into_bytes()).ok()
+pub(crate) fn job_key(JobRef { tenant, id }: &JobRef) -> Result<Key, ClusterError> {
+    key(format!("{TENANTS}{tenant}{JOBS}{id}{JOB}"))
 }
 
 /// Returns the key of a job's owner.
-pub(crate) fn owner_key(id: &JobName) -> Option<Key> {
-    Key::new(format!("{JOBS}{id}{OWNER}").into_bytes()).ok()
+pub(crate) fn owner_key(JobRef { tenant, id }: &JobRef) -> Result<Key, ClusterError> {
+    key(format!("{TENANTS}{tenant}{JOBS}{id}{OWNER}"))
 }
 
-/// Returns the range of the keys of all jobs and owners.
-pub(crate) fn job_keys() -> Result<KeyRange, MetaError> {
-    Ok(KeyRange::prefix(JOBS.as_bytes())?)
+/// Returns the key of a submission.
+pub(crate) fn submission_key(tenant: &Name, submission: &SubmissionKey) -> Result<Key, ClusterError> {
+    key(format!("{TENANTS}{tenant}{SUBMISSIONS}{submission}"))
+}
+
+/// Returns the key that each submission of a tenant changes.
+pub(crate) fn submitted_key(tenant: &Name) -> Result<Key, ClusterError> {
+    key(format!("{TENANTS}{tenant}{SUBMITTED}"))
+}
+
+/// Returns the range of the keys of a tenant's jobs and owners.
+pub(crate) fn job_keys(tenant: &Name) -> Result<KeyRange, ClusterError> {
+    prefix(format!("{TENANTS}{tenant}{JOBS}"))
+}
+
+/// Returns the range of all keys of a tenant.
+pub(crate) fn tenant_keys(tenant: &Name) -> Result<KeyRange, ClusterError> {
+    prefix(format!("{TENANTS}{tenant}/"))
+}
+
+/// Returns the range of all keys of all tenants.
+pub(crate) fn all_keys() -> Result<KeyRange, ClusterError> {
+    prefix(TENANTS.to_owned())
 }
 
 /// A parsed key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum JobKey {
-    Job(JobName),
-    Owner(JobName),
+    Job(JobRef),
+    Owner(JobRef),
 }
 
 /// Parses a key of a job or owner.
 pub(crate) fn parse_key(key: &Key) -> Option<JobKey> {
-    let text = std::str::from_utf8(key.as_bytes()).ok()?.strip_prefix(JOBS)?;
-    match (text.strip_suffix(JOB), text.strip_suffix(OWNER)) {
-        (Some(id), _) => id.parse().ok().map(JobKey::Job),
-        (None, Some(id)) => id.parse().ok().map(JobKey::Owner),
+    let text = std::str::from_utf8(key.as_bytes()).ok()?.strip_prefix(TENANTS)?;
+    let (tenant, rest) = text.split_once(JOBS)?;
+    let tenant: Name = tenant.parse().ok()?;
+    let of = |id: &str| Some(JobRef { tenant: tenant.clone(), id: id.parse().ok()? });
+    match (rest.strip_suffix(JOB), rest.strip_suffix(OWNER)) {
+        (Some(id), _) => of(id).map(JobKey::Job),
+        (None, Some(id)) => of(id).map(JobKey::Owner),
         (None, None) => None,
     }
 }
@@ -111,4 +201,25 @@ pub(crate) fn parse_key(key: &Key) -> Option<JobKey> {
 /// Returns the value of an owner key: it names a process of a node, and not an earlier process of that node.
 pub(crate) fn owner_value(node: &Member) -> MetaValue {
     MetaValue::new(format!("{}/{}", node.name, node.number).into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn submission_keys_are_short_and_plain() {
+        let long = "a".repeat(65);
+        for (text, is_key) in [
+            ("a", true),
+            ("A-1_b", true),
+            (&long[1..], true),
+            (&long, false),
+            ("", false),
+            ("a/b", false),
+            ("ä", false),
+        ] {
+            assert_eq!(text.parse::<SubmissionKey>().is_ok(), is_key, "{text}");
+        }
+    }
 }

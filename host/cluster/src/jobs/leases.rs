@@ -1,15 +1,18 @@
 //! Leases of jobs: a node owns the jobs that it runs while it holds their owner keys, and takes over jobs without an owner.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_jobs::{JobFailure, JobName, RunState, now_ms};
-use sandbar_meta::{Change, Condition, Entry, MetaError, MetaValue, Operation, Revision, Transaction};
+use sandbar_core::{Code, Fault};
+use sandbar_jobs::{JobCounts, JobFailure, RunState, now_ms};
+use sandbar_meta::{Condition, MetaError, MetaValue, Operation, Revision, Transaction};
 use sandbar_runtime::{ClusterProgram, ProgramError, ProgramSummary};
+use sandbar_wire::Name;
 
 use super::cached_results;
-use super::job::{ClusterJob, JobKey, RESULT_BYTES_MAX, job_key, job_keys, owner_key, owner_value, parse_key};
+use super::index::{JobIndex, JobOwner};
+use super::job::{ClusterJob, RESULT_BYTES_MAX, all_keys, job_key, owner_key, owner_value, submission_key};
 use crate::components;
 use crate::encoding;
 use crate::error::{ClusterError, host_fault};
@@ -19,30 +22,12 @@ use crate::state::ClusterState;
 
 /// Delay before a failed operation is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(300);
-/// Maximum finished jobs in the store.
-const FINISHED_JOBS_MAX: usize = 1000;
-
-/// A job and its owner, as of the last change that was read from the store.
-#[derive(Debug, Default)]
-struct WatchedJob {
-    job: Option<(ClusterJob, Revision)>,
-    owner: Option<JobOwner>,
-}
-
-/// Value and revision of an owner key.
-#[derive(Debug)]
-struct JobOwner {
-    value: MetaValue,
-    revision: Revision,
-}
-
-impl WatchedJob {
-    /// Returns an unfinished job, the revision of its entry, and its owner.
-    fn unfinished(&self) -> Option<(&ClusterJob, Revision, Option<&JobOwner>)> {
-        let (job, revision) = self.job.as_ref().filter(|(job, _)| !job.state.is_finished())?;
-        Some((job, *revision, self.owner.as_ref()))
-    }
-}
+/// Maximum nodes that may be lost while they run a job. A job that takes down its nodes must not take down all.
+const LOSSES_MAX: u32 = 3;
+/// Maximum time to mark the jobs of a node that leaves.
+const HAND_OVER_TIME_MAX: Duration = Duration::from_secs(2);
+/// Maximum finished jobs that are dropped in one transaction.
+const DROPPED_MAX: usize = 50;
 
 /// Takes over jobs without an owner, and aborts jobs that this node no longer owns. Never returns.
 pub(crate) async fn hold_leases(cluster: &Arc<ClusterState>) {
@@ -56,75 +41,53 @@ pub(crate) async fn hold_leases(cluster: &Arc<ClusterState>) {
 }
 
 async fn hold_leases_once(cluster: &Arc<ClusterState>) -> Result<(), ClusterError> {
-    let (entries, revision) = registry::read_all(&*cluster.store, job_keys()?).await?;
-    let mut jobs: BTreeMap<JobName, WatchedJob> = BTreeMap::new();
-    entries.iter().for_each(|entry| apply(&mut jobs, entry));
+    let (entries, revision) = registry::read_all(&*cluster.store, all_keys()?).await?;
+    let index = JobIndex::new(&entries, revision);
+    drop(entries);
     let own = owner_value(&cluster.own);
-    // Jobs that other nodes took over while this node could not read the store.
-    let is_of_other = |job: &WatchedJob| job.owner.as_ref().is_some_and(|owner| owner.value != own);
-    jobs.iter().filter(|(_, job)| is_of_other(job)).for_each(|(id, _)| cluster.jobs.abort(id));
+    // Jobs that other nodes took over, or that were deleted, while this node could not read the store.
+    cluster.jobs.abort_unless(|job| index.owners().any(|(other, owner)| other == job && owner.value == own));
+    cluster.jobs.set_index(index);
     // Changes since the last read are unknown.
     cluster.jobs.notify_all();
-    let mut watcher = cluster.store.watch(&job_keys()?, revision.next()).await?;
+    let mut watcher = cluster.store.watch(&all_keys()?, revision.next()).await?;
     loop {
-        for (job, revision, owner) in jobs.values().filter_map(WatchedJob::unfinished) {
-            match owner {
-                // This node owns the job, but did not learn that its transaction had succeeded.
-                Some(owner) if owner.value == own => {
-                    start(cluster, OwnedJob { job: job.clone(), owner_revision: owner.revision });
-                }
-                Some(_) => {}
-                None if *cluster.membership.state.borrow() == MemberState::Ready => {
-                    if let Some(owned) = take_over(cluster, job, revision).await? {
-                        let (id, from, run) = (job.id.short(), &job.node, owned.job.runs);
-                        log::warn!("job {id} is taken over from node `{from}`, which is lost; run {run} starts");
-                        // The run that this node had before.
-                        cluster.jobs.abort(&owned.job.id);
-                        start(cluster, owned);
-                    }
-                }
-                None => {}
+        let (owned, lost) = pending(cluster, &own);
+        owned.into_iter().for_each(|owned| start(cluster, owned));
+        if *cluster.membership.state.borrow() == MemberState::Ready {
+            for (job, revision) in lost {
+                take_over(cluster, job, revision).await?;
             }
         }
-        let mut released = Vec::new();
-        for change in watcher.next().await? {
-            if let Some(JobKey::Job(id) | JobKey::Owner(id)) = parse_key(change.key()) {
-                cluster.jobs.notify(&id);
-            }
-            match change {
-                Change::Put(entry) => apply(&mut jobs, &entry),
-                Change::Deleted { key, .. } => match parse_key(&key) {
-                    Some(JobKey::Owner(id)) => {
-                        jobs.entry(id.clone()).or_default().owner = None;
-                        released.push(id);
-                    }
-                    Some(JobKey::Job(id)) => drop(jobs.remove(&id)),
-                    None => {}
-                },
-            }
+        let changes = watcher.next().await?;
+        let changed = cluster.jobs.update_index(changes, watcher.position());
+        changed.jobs.iter().for_each(|job| cluster.jobs.notify(job));
+        // If this node had owned such a job, its lease has expired and the next owner runs the job, or the tenant was
+        // removed.
+        changed.released.iter().for_each(|job| cluster.jobs.abort(job));
+        let of_own = changed.finished.into_iter().filter(|(_, node)| *node == cluster.own.name);
+        for tenant in of_own.map(|(job, _)| job.tenant).collect::<BTreeSet<Name>>() {
+            drop_surplus(cluster, &tenant).await;
         }
-        // If this node had owned such a job, its lease has expired: the next owner runs the job.
-        let has_no_owner =
-            |id: &&JobName| jobs.get(*id).and_then(WatchedJob::unfinished).is_some_and(|(.., owner)| owner.is_none());
-        released.iter().filter(has_no_owner).for_each(|id| cluster.jobs.abort(id));
-        prune(cluster, &jobs).await;
     }
 }
 
-/// Applies an entry of the store.
-fn apply(jobs: &mut BTreeMap<JobName, WatchedJob>, entry: &Entry) {
-    match parse_key(&entry.key) {
-        Some(JobKey::Owner(id)) => {
-            let owner = JobOwner { value: entry.value.clone(), revision: entry.mod_revision };
-            jobs.entry(id).or_default().owner = Some(owner);
+/// Returns the jobs that this node owns, and those without an owner, with the revisions of their entries.
+fn pending(cluster: &ClusterState, own: &MetaValue) -> (Vec<OwnedJob>, Vec<(ClusterJob, Revision)>) {
+    let (mut owned, mut lost) = (Vec::new(), Vec::new());
+    for (job, revision, owner) in cluster.jobs.index().unfinished() {
+        match owner {
+            // This node may not have learned that its transaction had succeeded.
+            Some(owner) if owner.value == *own => {
+                if !cluster.jobs.is_running_or_ended(&job.reference()) {
+                    owned.push(OwnedJob { job: job.clone(), owner_revision: owner.revision });
+                }
+            }
+            Some(_) => {}
+            None => lost.push((job.clone(), revision)),
         }
-        Some(JobKey::Job(id)) => {
-            // A job of another version is left to the nodes of that version.
-            let job = serde_json::from_slice(entry.value.as_bytes()).ok();
-            jobs.entry(id).or_default().job = job.map(|job| (job, entry.mod_revision));
-        }
-        None => {}
     }
+    (owned, lost)
 }
 
 /// A job that this node owns, and the revision of its owner key.
@@ -133,33 +96,82 @@ pub(crate) struct OwnedJob {
     owner_revision: Revision,
 }
 
-/// Takes over a job, unless another node does.
-async fn take_over(
-    cluster: &ClusterState,
-    job: &ClusterJob,
-    revision: Revision,
-) -> Result<Option<OwnedJob>, ClusterError> {
-    let Some(key) = job_key(&job.id) else { return Ok(None) };
-    let job = ClusterJob { runs: job.runs.saturating_add(1), ..job.clone() };
-    acquire(cluster, job, Condition::unchanged(key, revision)).await
+/// Takes over a job without an owner, unless another node does. Fails the job if it has lost too many nodes.
+async fn take_over(cluster: &Arc<ClusterState>, job: ClusterJob, revision: Revision) -> Result<(), ClusterError> {
+    let (key, from, id) = (job_key(&job.reference())?, job.node.clone(), job.id.short().to_owned());
+    let losses = job.losses.saturating_add(u32::from(!job.handed_over));
+    if losses > LOSSES_MAX {
+        let message = format!(
+            "{losses} nodes were lost while they ran it, the last one was `{from}`: it is not taken over again; find out \
+             what it does to its nodes before you submit it again"
+        );
+        let error = JobFailure::from_fault(&Fault::new(Code::TakeoverLimit, message), &[]);
+        let counts = JobCounts { takeovers: job.runs.saturating_sub(1).into(), ..job.counts };
+        let (state, ended_ms, error) = (RunState::Failed, Some(now_ms()), Some(error));
+        let job = ClusterJob { state, ended_ms, error, losses, counts, ..job };
+        let fail = Transaction::new()
+            .when(Condition::absent(owner_key(&job.reference())?))
+            .when(Condition::unchanged(key.clone(), revision))
+            .then(Operation::put(key, encode(&job)?));
+        if cluster.store.transact(fail).await?.succeeded {
+            log::warn!("job {id} of tenant `{}` fails: {losses} nodes were lost while they ran it", job.tenant);
+        }
+        return Ok(());
+    }
+    let job = ClusterJob { runs: job.runs.saturating_add(1), losses, handed_over: false, ..job };
+    if let Some(owned) = acquire(cluster, job, vec![Condition::unchanged(key, revision)], Vec::new()).await? {
+        log::warn!("job {id} is taken over from node `{from}`, which is lost; run {} starts", owned.job.runs);
+        // The run that this node had before.
+        cluster.jobs.abort(&owned.job.reference());
+        start(cluster, owned);
+    }
+    Ok(())
 }
 
-/// Stores a job with this node as its owner, if it has no owner and the condition holds.
+/// Stores a job with this node as its owner, if it has no owner and the conditions hold.
 pub(crate) async fn acquire(
     cluster: &ClusterState,
     job: ClusterJob,
-    condition: Condition,
+    conditions: Vec<Condition>,
+    operations: Vec<Operation>,
 ) -> Result<Option<OwnedJob>, ClusterError> {
-    let (Some(key), Some(owner_key)) = (job_key(&job.id), owner_key(&job.id)) else { return Ok(None) };
+    let (key, owner_key) = (job_key(&job.reference())?, owner_key(&job.reference())?);
     let Some(lease) = cluster.membership.lease() else { return Ok(None) };
     let job = ClusterJob { node: cluster.own.name.clone(), state: RunState::Running, ..job };
-    let acquire = Transaction::new()
+    let mut acquire = Transaction::new()
         .when(Condition::absent(owner_key.clone()))
-        .when(condition)
         .then(Operation::put_leased(owner_key, owner_value(&cluster.own), lease))
         .then(Operation::put(key, encode(&job)?));
+    acquire.conditions.extend(conditions);
+    acquire.then.extend(operations);
     let done = cluster.store.transact(acquire).await?;
     Ok(done.succeeded.then_some(OwnedJob { job, owner_revision: done.revision }))
+}
+
+/// Marks the jobs of this node, which leaves in order: their takeover is not the loss of a node.
+pub(crate) async fn hand_over(cluster: &ClusterState) {
+    let own = owner_value(&cluster.own);
+    let jobs: Vec<_> = {
+        let index = cluster.jobs.index();
+        let of_own = |(job, _, owner): (&ClusterJob, Revision, Option<&JobOwner>)| {
+            owner.filter(|owner| owner.value == own).map(|owner| (job.clone(), owner.revision))
+        };
+        index.unfinished().filter_map(of_own).collect()
+    };
+    let mark = async {
+        for (job, owner_revision) in jobs {
+            let job = ClusterJob { handed_over: true, ..job };
+            let (Ok(key), Ok(owner_key)) = (job_key(&job.reference()), owner_key(&job.reference())) else { continue };
+            let Ok(value) = encode(&job) else { continue };
+            let mark = Transaction::new()
+                .when(Condition::unchanged(owner_key, owner_revision))
+                .then(Operation::put(key, value));
+            if let Err(error) = cluster.store.transact(mark).await {
+                log::debug!("job {} can't be marked: {error}", job.id.short());
+            }
+        }
+    };
+    let _ = tokio::time::timeout(HAND_OVER_TIME_MAX, mark).await;
 }
 
 fn encode(job: &ClusterJob) -> Result<MetaValue, ClusterError> {
@@ -168,7 +180,7 @@ fn encode(job: &ClusterJob) -> Result<MetaValue, ClusterError> {
 
 /// Starts an owned job, unless it runs already.
 pub(crate) fn start(cluster: &Arc<ClusterState>, owned: OwnedJob) {
-    let (state, id, number) = (cluster.clone(), owned.job.id.clone(), owned.job.runs);
+    let (state, id, number) = (cluster.clone(), owned.job.reference(), owned.job.runs);
     let spawn = move || {
         let OwnedJob { job, .. } = &owned;
         log::info!("job {} of tenant `{}` starts: {}", job.id.short(), job.tenant, job.program);
@@ -183,11 +195,13 @@ pub(crate) fn start(cluster: &Arc<ClusterState>, owned: OwnedJob) {
 
 async fn run(cluster: &ClusterState, job: &ClusterJob) -> Result<ProgramSummary, ProgramError> {
     let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no programs"))?;
-    let program = components::load_from_any(cluster, job.component).await?;
+    let reference = job.reference();
+    let program = components::load_of_tenant(cluster, &job.tenant, job.component).await?;
     let tenant = job.tenant_id();
-    let recorder = cluster.jobs.store.create_named(&job.id, &job.program, &job.arguments, tenant);
+    let store = cluster.jobs.store(&job.tenant);
+    let recorder = store.create_named(&job.id, &job.program, &job.arguments, tenant);
     let recorder = recorder.map_err(host_fault)?;
-    cluster.jobs.set_feed(&job.id, job.runs, &recorder);
+    cluster.jobs.set_feed(&reference, job.runs, &recorder);
     let resumed = if job.runs > 1 { cached_results::collect(cluster, &job.id).await } else { Vec::new() };
     let (task, arguments) = (job.task.clone(), job.arguments.clone());
     (runtime.run)(ClusterProgram { program, task, arguments, resumed, recorder }).await
@@ -197,7 +211,7 @@ async fn run(cluster: &ClusterState, job: &ClusterJob) -> Result<ProgramSummary,
 async fn finish(cluster: &ClusterState, owned: OwnedJob, result: Result<ProgramSummary, ProgramError>) {
     let OwnedJob { mut job, owner_revision } = owned;
     (job.ended_ms, job.state) = (Some(now_ms()), RunState::Succeeded);
-    if let Ok(stored) = cluster.jobs.store.find(job.id.as_str()) {
+    if let Ok(stored) = cluster.jobs.store(&job.tenant).find(job.id.as_str()) {
         job.counts = stored.record.counts;
     }
     job.counts.takeovers = job.runs.saturating_sub(1).into();
@@ -219,7 +233,7 @@ async fn finish(cluster: &ClusterState, owned: OwnedJob, result: Result<ProgramS
             job.error = Some(error.failure());
         }
     }
-    let (Some(key), Some(owner)) = (job_key(&job.id), owner_key(&job.id)) else { return };
+    let (Ok(key), Ok(owner)) = (job_key(&job.reference()), owner_key(&job.reference())) else { return };
     let commit = async |job: &ClusterJob| {
         let commit = Transaction::new()
             .when(Condition::unchanged(owner.clone(), owner_revision))
@@ -244,7 +258,7 @@ async fn finish(cluster: &ClusterState, owned: OwnedJob, result: Result<ProgramS
         }
         tokio::time::sleep(RETRY_DELAY).await;
     };
-    cluster.jobs.finish(&job.id, job.runs);
+    cluster.jobs.finish(&job.reference(), job.runs, done.revision);
     let (id, state) = (job.id.short(), job.state.as_str());
     match (&job.error, done.succeeded) {
         (_, false) => {
@@ -255,15 +269,22 @@ async fn finish(cluster: &ClusterState, owned: OwnedJob, result: Result<ProgramS
     }
 }
 
-/// Deletes the oldest finished jobs beyond [`FINISHED_JOBS_MAX`].
-async fn prune(cluster: &ClusterState, jobs: &BTreeMap<JobName, WatchedJob>) {
-    let has_finished =
-        |(_, watched): &(&JobName, &WatchedJob)| watched.job.as_ref().is_some_and(|(job, _)| job.state.is_finished());
-    let finished: Vec<&JobName> = jobs.iter().filter(has_finished).map(|(id, _)| id).collect();
-    for id in finished.iter().take(finished.len().saturating_sub(FINISHED_JOBS_MAX)) {
-        if let Some(key) = job_key(id) {
-            // Another node may have deleted it. A failure is retried after the next change.
-            let _ = cluster.store.transact(Transaction::new().then(Operation::delete(&key))).await;
+/// Drops the finished jobs of a tenant beyond its limits, those that ended first. Dropping a job forgets its submission
+/// key.
+async fn drop_surplus(cluster: &ClusterState, tenant: &Name) {
+    let settings = cluster.tenants.settings(tenant).unwrap_or_default();
+    let (jobs_max, bytes_max) = (settings.finished_jobs_max, settings.finished_job_bytes_max);
+    let surplus = cluster.jobs.index().surplus(tenant, jobs_max, bytes_max);
+    for dropped in surplus.chunks(DROPPED_MAX) {
+        let mut transaction = Transaction::new();
+        for (job, finished) in dropped {
+            let submission = finished.key.as_ref().map(|key| submission_key(tenant, key));
+            let keys = [Some(job_key(job)), submission].into_iter().flatten().flatten();
+            transaction.then.extend(keys.map(|key| Operation::delete(&key)));
+        }
+        // Another node may have deleted some. A failure is retried after the next job of the tenant.
+        if let Err(error) = cluster.store.transact(transaction).await {
+            log::debug!("finished jobs of tenant `{tenant}` can't be dropped: {error}");
         }
     }
 }

@@ -1,52 +1,62 @@
-//! Lookup of a tenant's jobs, and of the nodes that run them.
+//! Lookup of a tenant's jobs, and of the nodes that run them. No request reads entries of other tenants.
 
 use std::net::SocketAddr;
 
 use sandbar_core::NodeId;
 use sandbar_jobs::JobName;
 use sandbar_meta::Entry;
+use sandbar_wire::Name;
 
-use super::job::{ClusterJob, JobKey, job_key, job_keys, owner_key, owner_value, parse_key};
-use super::tenant_messages::TenantResponse;
-use super::tenant_responses::{Outcome, refused, retry_later};
+use super::job::{ClusterJob, JobKey, JobRef, job_key, job_keys, owner_key, owner_value, parse_key};
+use super::tenant_messages::{RefusalCode, TenantResponse};
+use super::tenant_responses::{Outcome, refused, rejected, retry_later};
 use crate::member::Member;
 use crate::registry;
 use crate::state::ClusterState;
 
-/// Rejects a request about an unknown job. Jobs of other tenants are unknown.
+/// Maximum jobs that a text can match. Of more, the first ones are named.
+const AMBIGUOUS_MAX: usize = 10;
+
+/// Rejects a request about an unknown job.
 pub(crate) fn unknown(job: &str) -> TenantResponse {
-    refused(format!("there is no job `{job}`"))
+    let text: String = job.chars().take(60).collect();
+    refused(RefusalCode::NoJob, format!("there is no job `{text}`"))
 }
 
 /// Returns the tenant's job of this full name, if it exists.
-pub(crate) async fn get(cluster: &ClusterState, tenant: &str, id: &JobName) -> Outcome<Option<ClusterJob>> {
-    let key = job_key(id).ok_or_else(|| unknown(id.as_str()))?;
+pub(crate) async fn get(cluster: &ClusterState, tenant: &Name, id: &JobName) -> Outcome<Option<ClusterJob>> {
+    let key = job_key(&JobRef { tenant: tenant.clone(), id: id.clone() }).map_err(rejected)?;
     let entry = cluster.store.get(&key).await.map_err(retry_later)?.entry;
     let unreadable = |e| {
-        refused(format!("the record of job {} can't be decoded; another version may have written it: {e}", id.short()))
+        log::warn!("the record of job {} can't be decoded; another version may have written it: {e}", id.short());
+        refused(RefusalCode::Node, format!("the record of job {} can't be decoded", id.short()))
     };
-    let job = entry.map(|entry| serde_json::from_slice::<ClusterJob>(entry.value.as_bytes()).map_err(unreadable));
-    Ok(job.transpose()?.filter(|job| job.tenant == tenant))
+    entry.map(|entry| serde_json::from_slice::<ClusterJob>(entry.value.as_bytes()).map_err(unreadable)).transpose()
 }
 
 /// Returns the tenant's job with this name, or whose short name starts with `text`.
-pub(crate) async fn find(cluster: &ClusterState, tenant: &str, text: &str) -> Outcome<ClusterJob> {
+pub(crate) async fn find(cluster: &ClusterState, tenant: &Name, text: &str) -> Outcome<ClusterJob> {
+    if let Ok(id) = text.parse() {
+        return get(cluster, tenant, &id).await?.ok_or_else(|| unknown(text));
+    }
     let mut all = list(cluster, tenant).await?;
     all.retain(|job| job.id.matches(text));
     match all.len() {
         0 => Err(unknown(text)),
         1 => Ok(all.swap_remove(0)),
         _ => {
-            let names: Vec<&str> = all.iter().map(|job| job.id.short()).collect();
+            let names: Vec<&str> = all.iter().take(AMBIGUOUS_MAX).map(|job| job.id.short()).collect();
             let names = names.join(", ");
-            Err(refused(format!("job {text} is ambiguous, it matches {names}; give more of its digits")))
+            let message = format!("job {text} is ambiguous, it matches {names}; give more of its digits");
+            Err(refused(RefusalCode::AmbiguousJob, message))
         }
     }
 }
 
 /// Returns the tenant's jobs, the oldest first.
-pub(crate) async fn list(cluster: &ClusterState, tenant: &str) -> Outcome<Vec<ClusterJob>> {
-    let (entries, _) = registry::read_all(&*cluster.store, job_keys().map_err(refused)?).await.map_err(retry_later)?;
+pub(crate) async fn list(cluster: &ClusterState, tenant: &Name) -> Outcome<Vec<ClusterJob>> {
+    let keys = job_keys(tenant).map_err(rejected)?;
+    let (entries, _) = registry::read_all(&*cluster.store, keys).await.map_err(retry_later)?;
     let is_job = |entry: &&Entry| matches!(parse_key(&entry.key), Some(JobKey::Job(_)));
     let log_unreadable = |entry: &Entry, e: &serde_json::Error| {
         log::warn!(
@@ -58,8 +68,7 @@ pub(crate) async fn list(cluster: &ClusterState, tenant: &str) -> Outcome<Vec<Cl
         let job = serde_json::from_slice::<ClusterJob>(entry.value.as_bytes());
         job.inspect_err(|e| log_unreadable(entry, e)).ok()
     };
-    let all = entries.iter().filter(is_job).filter_map(job);
-    Ok(all.filter(|job| job.tenant == tenant).collect())
+    Ok(entries.iter().filter(is_job).filter_map(job).collect())
 }
 
 /// The node that runs or ran a job, and has its log.
@@ -76,7 +85,7 @@ pub(crate) async fn locate(cluster: &ClusterState, job: &ClusterJob) -> Outcome<
     let owner = match job.state.is_finished() {
         true => None,
         false => {
-            let key = owner_key(&job.id).ok_or_else(|| unknown(job.id.as_str()))?;
+            let key = owner_key(&job.reference()).map_err(rejected)?;
             match cluster.store.get(&key).await.map_err(retry_later)?.entry {
                 Some(owner) => Some(owner.value),
                 None => return Ok(JobLocation::Unreachable),

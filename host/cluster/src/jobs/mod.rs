@@ -6,20 +6,26 @@
 
 mod cached_results;
 mod client;
+mod door;
 mod follow;
+mod index;
 mod job;
 mod leases;
 mod local_jobs;
 mod lookup;
+mod submission;
 mod tenant_api;
 mod tenant_messages;
 mod tenant_responses;
 
 pub use client::{ClientTimeouts, ClusterClient, FollowEvent};
-pub use job::ClusterJob;
-pub(crate) use leases::hold_leases;
-pub(crate) use local_jobs::LocalJobs;
+pub(crate) use door::Door;
+pub use job::{ClusterJob, SubmissionKey};
+pub(crate) use job::{tenant_id, tenant_keys};
+pub(crate) use leases::{hand_over, hold_leases};
+pub(crate) use local_jobs::{LocalJobs, remove_folders};
 pub(crate) use tenant_api::accept_tenants;
+pub use tenant_api::fuzz_tenant_request;
 pub use tenant_messages::NewClusterJob;
 
 #[cfg(test)]

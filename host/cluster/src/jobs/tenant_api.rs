@@ -3,29 +3,39 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_core::ComponentId;
-use sandbar_jobs::{JobCounts, JobQuery, RunState, now_ms};
-use sandbar_machine::write_atomically;
-use sandbar_meta::Condition;
-use sandbar_runtime::first_file_argument;
-use sandbar_wire::{Connection, Frames, Role};
+use sandbar_jobs::{JobQuery, JobResponse, StoredJob};
+use sandbar_wire::{Connection, Frames, Name, Role, TenantAccess, TenantRole, TokenId};
 
+use super::door::{DoorPermit, DoorUse};
 use super::follow::follow;
-use super::job::{ARGUMENTS_BYTES_MAX, ClusterJob, job_key};
-use super::leases::{acquire, start};
+use super::job::ClusterJob;
 use super::lookup::{self, JobLocation};
-use super::tenant_messages::{NewClusterJob, TENANT_API, TenantRequest, TenantResponse};
-use super::tenant_responses::{Outcome, refused, rejected, retry_later, send, while_in_progress};
-use crate::component_id::component_id;
+use super::submission::{check_submission, submit};
+use super::tenant_messages::{RefusalCode, TENANT_API, TenantRequest, TenantResponse};
+use super::tenant_responses::{Outcome, node_failed, refused, rejected, retry_later, send};
 use crate::state::ClusterState;
-use crate::{chunks, components};
+use crate::tenants::{self, NewTokenSpec, TenantError};
+use crate::{chunks, registry};
 
-/// Maximum time until a tenant sends its request, each chunk of a component, and the end of the channel.
-const REQUEST_TIME_MAX: Duration = Duration::from_secs(30);
-/// Number of other nodes that get a copy of a job's component.
-const COMPONENT_COPIES: usize = 2;
-/// Maximum jobs of a list.
+/// Maximum time until a tenant sends its request.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
+/// Maximum time until a tenant receives each chunk of a response, and closes the channel after the last response.
+const RESPONSE_TIME_MAX: Duration = Duration::from_secs(30);
+/// Maximum bytes of a request.
+const REQUEST_BYTES_MAX: usize = 512 << 10;
+/// Maximum jobs of a list, and maximum bytes of them as JSON.
 const LISTED_MAX: u32 = 1000;
+const LISTED_BYTES_MAX: usize = 768 << 10;
+/// Maximum arguments of a listed job, and maximum characters of each value and of its error.
+const LISTED_ARGUMENTS_MAX: usize = 20;
+const LISTED_CHARS_MAX: usize = 200;
+
+/// A tenant's client.
+#[derive(Debug, Clone, Copy)]
+struct Client<'a> {
+    tenant: &'a Name,
+    access: TenantAccess,
+}
 
 /// Accepts connections of tenants.
 pub(crate) async fn accept_tenants(cluster: Arc<ClusterState>) {
@@ -43,31 +53,99 @@ pub(crate) async fn accept_tenants(cluster: Arc<ClusterState>) {
 
 /// Serves one request.
 async fn serve(cluster: Arc<ClusterState>, connection: Connection, mut frames: Frames) {
-    let Ok(Ok(Some(request))) = tokio::time::timeout(REQUEST_TIME_MAX, frames.recv()).await else { return };
-    let tenant = connection.peer().name.as_str();
-    let response = match serde_json::from_slice(&request) {
-        Ok(request) => handle(&cluster, tenant, request, &mut frames).await,
-        Err(e) => {
-            let own = env!("CARGO_PKG_VERSION");
-            Err(refused(format!("the request can't be decoded by this node, which has version {own}: {e}")))
+    // The certificate of a tenant has an access.
+    let Some(access) = connection.peer().access else { return };
+    let client = Client { tenant: &connection.peer().name, access };
+    let response = match cluster.door.enter(client.tenant, DoorUse::Opening) {
+        Ok(opening) => {
+            tokio::select! {
+                response = respond(&cluster, client, opening, &mut frames) => response,
+                // The tenant has disconnected, or its certificate is no longer accepted.
+                _ = connection.closed() => return,
+            }
         }
+        Err(rejection) => Some(rejection),
     };
-    if let Some(response) = response.unwrap_or_else(Some) {
-        // The tenant may have disconnected.
+    if let Some(response) = response {
         let _ = send(&frames, &response).await;
     }
     // Keeps the channel open until the tenant has read the response.
-    let _ = frames.flush().await;
-    let _ = tokio::time::timeout(REQUEST_TIME_MAX, frames.recv()).await;
+    let _ = tokio::time::timeout(RESPONSE_TIME_MAX, async {
+        let _ = frames.flush().await;
+        frames.recv().await
+    })
+    .await;
+}
+
+/// Reads and handles a request. Returns the last response, unless it was sent or the tenant sends no request.
+async fn respond(
+    cluster: &Arc<ClusterState>,
+    client: Client<'_>,
+    opening: DoorPermit,
+    frames: &mut Frames,
+) -> Option<TenantResponse> {
+    let Ok(Ok(Some(bytes))) = tokio::time::timeout(REQUEST_TIME_MAX, frames.recv()).await else { return None };
+    let handled = async {
+        let request = parse(&bytes)?;
+        drop(bytes);
+        let kind = match &request {
+            TenantRequest::Submit(_) => DoorUse::Submission,
+            TenantRequest::Follow { .. } => DoorUse::Follow,
+            _ => DoorUse::Request,
+        };
+        let _permit = cluster.door.enter(client.tenant, kind)?;
+        drop(opening);
+        let (role, own) = (request.role(), client.access.role);
+        if own < role {
+            return Err(refused(
+                RefusalCode::Role,
+                format!("the request needs the role `{role}`, the client has `{own}`"),
+            ));
+        }
+        handle(cluster, client, request, frames).await
+    };
+    handled.await.unwrap_or_else(Some)
+}
+
+/// Parses a request. Unknown fields are ignored: later versions may send them.
+fn parse(bytes: &[u8]) -> Outcome<TenantRequest> {
+    let malformed = |message: String| refused(RefusalCode::Request, message);
+    if bytes.len() > REQUEST_BYTES_MAX {
+        return Err(malformed(format!("the request has {} bytes, the limit is {REQUEST_BYTES_MAX}", bytes.len())));
+    }
+    serde_json::from_slice(bytes).map_err(|e| {
+        let own = env!("CARGO_PKG_VERSION");
+        malformed(format!("the request can't be decoded by this node, which has version {own}: {e}"))
+    })
+}
+
+/// Fuzz harness: parses a request and checks it as the node does before it reads anything else. Returns whether the node
+/// would go on.
+///
+/// # Panics
+/// Panics if the request has another meaning after it was encoded and parsed again.
+pub fn fuzz_tenant_request(bytes: &[u8]) -> bool {
+    let Ok(request) = parse(bytes) else { return false };
+    if let Ok(again) = serde_json::to_vec(&request)
+        && again.len() <= REQUEST_BYTES_MAX
+    {
+        assert_eq!(parse(&again).map(|again| format!("{again:?}")).ok(), Some(format!("{request:?}")));
+    }
+    match &request {
+        TenantRequest::Submit(new) => check_submission(new).is_ok(),
+        TenantRequest::Query { query, .. } => refused_query(query).is_none(),
+        request => request.role() <= TenantRole::Admin,
+    }
 }
 
 /// Handles a request. Returns the last response, unless it was sent.
 async fn handle(
     cluster: &Arc<ClusterState>,
-    tenant: &str,
+    client: Client<'_>,
     request: TenantRequest,
     frames: &mut Frames,
 ) -> Outcome<Option<TenantResponse>> {
+    let tenant = client.tenant;
     match request {
         TenantRequest::Submit(new) => submit(cluster, tenant, new, frames).await.map(Some),
         TenantRequest::Follow { job, run, lines, without_log } => {
@@ -83,100 +161,118 @@ async fn handle(
             let jobs = list(cluster, tenant, limit.min(LISTED_MAX)).await?;
             Ok(Some(TenantResponse::Jobs(jobs)))
         }
+        TenantRequest::Tenant => {
+            let mut found = tenants::list(&*cluster.store, Some(tenant)).await.map_err(rejected)?;
+            let own = found.pop().ok_or_else(|| retry_later("the tenant is unknown"))?;
+            Ok(Some(TenantResponse::Tenant(Box::new(own))))
+        }
+        TenantRequest::CreateToken { role, use_once, lifetime_s } => {
+            create_token(cluster, client, role, use_once, Duration::from_secs(lifetime_s)).await.map(Some)
+        }
+        TenantRequest::RevokeToken { token } => revoke_token(cluster, client, token).await.map(Some),
+        TenantRequest::FindIssuer => Ok(Some(redirect_to_issuer(cluster).await?.unwrap_or(TenantResponse::Done))),
     }
 }
 
-/// Stores a job and starts it.
-async fn submit(
-    cluster: &Arc<ClusterState>,
-    tenant: &str,
-    new: NewClusterJob,
-    frames: &mut Frames,
+/// Creates a token of the client's tenant.
+async fn create_token(
+    cluster: &ClusterState,
+    client: Client<'_>,
+    role: TenantRole,
+    use_once: bool,
+    lifetime: Duration,
 ) -> Outcome<TenantResponse> {
-    let NewClusterJob { id, program, component, task, arguments } = new;
-    if let Some(job) = lookup::get(cluster, tenant, &id).await? {
-        // The tenant did not receive the response to its first request.
-        return Ok(TenantResponse::Job(Box::new(job)));
+    check_role(client, role).map_err(|error| refused(RefusalCode::Role, error))?;
+    if let Some(redirect) = redirect_to_issuer(cluster).await? {
+        return Ok(redirect);
     }
-    let bytes: usize = arguments.iter().map(|(name, value)| name.len() + value.len()).sum();
-    if bytes > ARGUMENTS_BYTES_MAX {
-        return Err(refused(format!("the arguments have {bytes} bytes, the limit is {ARGUMENTS_BYTES_MAX}")));
-    }
-    if let Some(name) = first_file_argument(&arguments) {
-        return Err(refused(format!(
-            "argument `{name}` is a file: the cluster's nodes don't have this machine's files"
-        )));
-    }
-    let path = cluster.component_path(component).ok_or_else(|| refused("this node runs no programs"))?;
-    if !path.is_file() {
-        send(frames, &TenantResponse::SendComponent).await?;
-        let bytes = receive(component, frames).await?;
-        write_atomically(&path, &bytes).map_err(|e| refused(format!("the component can't be stored: {e}")))?;
-    }
-    let prepared = async {
-        // Reports a program that can't run at once.
-        components::load_from_any(cluster, component).await.map_err(refused)?;
-        components::replicate(cluster, component, COMPONENT_COPIES).await;
-        Ok(())
-    };
-    while_in_progress(frames, prepared).await?;
-    let job = ClusterJob {
-        id: id.clone(),
-        tenant: tenant.to_owned(),
-        program,
-        component,
-        task,
-        arguments,
-        submitted_ms: now_ms(),
-        ended_ms: None,
-        state: RunState::Pending,
-        runs: 1,
-        node: String::new(),
-        result: serde_json::Value::Null,
-        error: None,
-        counts: JobCounts::default(),
-    };
-    let key = job_key(&id).ok_or_else(|| refused(format!("`{id}` is not the name of a job")))?;
-    let Some(owned) = acquire(cluster, job, Condition::absent(key)).await.map_err(rejected)? else {
-        return Err(retry_later("the node is not a member of its cluster now"));
-    };
-    let job = owned.job.clone();
-    start(cluster, owned);
-    Ok(TenantResponse::Job(Box::new(job)))
-}
-
-/// Receives a component.
-async fn receive(component: ComponentId, frames: &mut Frames) -> Outcome<Vec<u8>> {
-    let bytes = chunks::receive(frames, components::COMPONENT_BYTES_MAX, REQUEST_TIME_MAX).await;
-    let bytes = bytes.map_err(|reason| refused(format!("the component can't be received: {reason}")))?;
-    match component_id(&bytes) == component {
-        true => Ok(bytes),
-        false => Err(refused("the sent component is not the one of the job")),
+    let spec = NewTokenSpec { role, use_once, lifetime, created_by: Some(client.access.token) };
+    let issued = tenants::issue_token(&*cluster.store, cluster.authority.as_deref(), client.tenant, spec).await;
+    match issued {
+        Ok((token, text)) => Ok(TenantResponse::Token(Box::new(token), text)),
+        Err(crate::error::ClusterError::Identity(error)) => Err(refused(RefusalCode::Token, error)),
+        Err(error) => Err(rejected(error)),
     }
 }
 
-/// Returns the tenant's last jobs, without their results.
-async fn list(cluster: &ClusterState, tenant: &str, limit: u32) -> Outcome<Vec<ClusterJob>> {
-    let mut all = lookup::list(cluster, tenant).await?;
-    all.reverse();
-    all.truncate(limit as usize);
-    all.iter_mut().for_each(|job| job.result = serde_json::Value::Null);
-    Ok(all)
+/// Revokes a token of the client's tenant.
+async fn revoke_token(cluster: &ClusterState, client: Client<'_>, token: TokenId) -> Outcome<TenantResponse> {
+    let may_revoke = |token: &tenants::TenantToken| check_role(client, token.role);
+    tenants::revoke_token(&*cluster.store, client.tenant, token, &may_revoke).await.map_err(rejected)?;
+    Ok(TenantResponse::Done)
+}
+
+fn check_role(client: Client<'_>, role: TenantRole) -> Result<(), TenantError> {
+    let own = client.access.role;
+    if role <= own { Ok(()) } else { Err(TenantError::HigherRole { own, role }) }
+}
+
+/// Returns a redirect to a node that issues certificates, unless this node does.
+async fn redirect_to_issuer(cluster: &ClusterState) -> Outcome<Option<TenantResponse>> {
+    if cluster.authority.is_some() {
+        return Ok(None);
+    }
+    let members = registry::list(&*cluster.store).await.map_err(rejected)?;
+    let issuer = members.into_iter().find(|member| member.has_authority);
+    let issuer =
+        issuer.ok_or_else(|| TenantResponse::RetryLater("no node that issues certificates lives".to_owned()))?;
+    Ok(Some(TenantResponse::Redirect(issuer.address.to_string())))
+}
+
+/// Returns the tenant's last jobs, without their results, and with shortened arguments.
+async fn list(cluster: &ClusterState, tenant: &Name, limit: u32) -> Outcome<Vec<ClusterJob>> {
+    let all = lookup::list(cluster, tenant).await?;
+    let mut bytes = 0;
+    let mut listed = Vec::new();
+    for job in all.into_iter().rev().take(limit as usize).map(shorten) {
+        bytes += serde_json::to_vec(&job).map_err(node_failed)?.len();
+        if bytes > LISTED_BYTES_MAX {
+            break;
+        }
+        listed.push(job);
+    }
+    Ok(listed)
+}
+
+fn shorten(mut job: ClusterJob) -> ClusterJob {
+    let cut = |text: &mut String| {
+        if let Some((at, _)) = text.char_indices().nth(LISTED_CHARS_MAX) {
+            text.truncate(at);
+            text.push('…');
+        }
+    };
+    job.result = serde_json::Value::Null;
+    job.arguments.truncate(LISTED_ARGUMENTS_MAX);
+    for (name, value) in &mut job.arguments {
+        cut(name);
+        cut(value);
+    }
+    if let Some(error) = &mut job.error {
+        cut(&mut error.message);
+    }
+    job
+}
+
+/// Finds the records of a job on this node.
+async fn find_stored(cluster: &Arc<ClusterState>, job: &ClusterJob) -> Outcome<StoredJob> {
+    let (store, id) = (cluster.jobs.store(&job.tenant), job.id.clone());
+    // The job may not have started yet.
+    let found = tokio::task::spawn_blocking(move || store.find(id.as_str())).await.map_err(node_failed)?;
+    found.map_err(retry_later)
 }
 
 /// Stops a job.
-async fn stop(cluster: &ClusterState, tenant: &str, text: &str) -> Outcome<TenantResponse> {
+async fn stop(cluster: &Arc<ClusterState>, tenant: &Name, text: &str) -> Outcome<TenantResponse> {
     let job = lookup::find(cluster, tenant, text).await?;
     if job.state.is_finished() {
         return Ok(TenantResponse::Job(Box::new(job)));
     }
     match lookup::locate(cluster, &job).await? {
         JobLocation::OtherNode(address) => return Ok(TenantResponse::Redirect(address.to_string())),
-        JobLocation::Unreachable => return Err(retry_later(NOT_TAKEN_OVER)),
+        JobLocation::Unreachable => return Err(TenantResponse::RetryLater(NOT_TAKEN_OVER.to_owned())),
         JobLocation::ThisNode => {}
     }
-    // The job may not have started yet.
-    let stored = cluster.jobs.store.find(job.id.as_str()).map_err(retry_later)?;
+    let stored = find_stored(cluster, &job).await?;
     let stopped = tokio::task::spawn_blocking(move || stored.query_node(&JobQuery::Stop)).await;
     stopped.map_err(retry_later)?.map_err(retry_later)?;
     Ok(TenantResponse::Job(Box::new(job)))
@@ -187,27 +283,56 @@ const NOT_TAKEN_OVER: &str = "the job's node is lost, and no other node has take
 /// Sends the response to a query of a job. Returns a redirect if another node has the job's records.
 async fn handle_query(
     cluster: &Arc<ClusterState>,
-    tenant: &str,
+    tenant: &Name,
     text: &str,
     query: JobQuery,
     frames: &Frames,
 ) -> Outcome<Option<TenantResponse>> {
-    if query == JobQuery::Stop {
-        return Err(refused("a query can't stop a job"));
+    if let Some(reason) = refused_query(&query) {
+        return Err(refused(RefusalCode::Query, reason));
     }
     let job = lookup::find(cluster, tenant, text).await?;
     match lookup::locate(cluster, &job).await? {
         JobLocation::OtherNode(address) => return Ok(Some(TenantResponse::Redirect(address.to_string()))),
         JobLocation::Unreachable if job.state.is_finished() => {
-            return Err(refused(format!("node `{}`, which ran the job and has its records, is unreachable", job.node)));
+            let message = format!("node `{}`, which ran the job and has its records, is unreachable", job.node);
+            return Err(refused(RefusalCode::Unreachable, message));
         }
-        JobLocation::Unreachable => return Err(retry_later(NOT_TAKEN_OVER)),
+        JobLocation::Unreachable => return Err(TenantResponse::RetryLater(NOT_TAKEN_OVER.to_owned())),
         JobLocation::ThisNode => {}
     }
-    let stored = cluster.jobs.store.find(job.id.as_str()).map_err(retry_later)?;
-    let response = tokio::task::spawn_blocking(move || stored.query(&query)).await.map_err(refused)?;
-    let bytes = serde_json::to_vec(&response.map_err(refused)?).map_err(refused)?;
+    let stored = find_stored(cluster, &job).await?;
+    let response = tokio::task::spawn_blocking(move || stored.query(&query)).await.map_err(node_failed)?;
+    let response = response.map_err(retry_later)?.map(without_node);
+    let bytes = serde_json::to_vec(&response).map_err(node_failed)?;
     send(frames, &TenantResponse::QueryResponse).await?;
-    chunks::send(frames, &bytes, REQUEST_TIME_MAX).await.map_err(refused)?;
+    chunks::send(frames, &bytes, RESPONSE_TIME_MAX).await.map_err(retry_later)?;
     Ok(None)
+}
+
+/// Returns why a query of a tenant is refused, if it is. Workers and nodes serve other tenants, too.
+fn refused_query(query: &JobQuery) -> Option<&'static str> {
+    match query {
+        JobQuery::Stop => Some("a query can't stop a job"),
+        JobQuery::Workers { .. } | JobQuery::Nodes { .. } => {
+            Some("workers and nodes are shared with other tenants: only the cluster's operator can list them")
+        }
+        JobQuery::Tasks { .. }
+        | JobQuery::Summary
+        | JobQuery::Actors { .. }
+        | JobQuery::Objects { .. }
+        | JobQuery::Groups { .. }
+        | JobQuery::Memory => None,
+    }
+}
+
+/// Removes what a response says about the node.
+fn without_node(response: JobResponse) -> JobResponse {
+    match response {
+        JobResponse::Memory(mut view) => {
+            view.processes.clear();
+            JobResponse::Memory(view)
+        }
+        other => other,
+    }
 }

@@ -1,12 +1,16 @@
 //! Messages of the tenant API. Each is a frame of JSON: a request of the tenant, then responses of the node.
 
+use std::hash::{BuildHasher as _, RandomState};
+
 use sandbar_core::ComponentId;
-use sandbar_jobs::{JobName, JobQuery, LoggedLine, ProgressRow};
-use sandbar_wire::Channel;
+use sandbar_jobs::{JobQuery, LoggedLine, ProgressRow};
+use sandbar_wire::{Channel, TenantRole, TokenId};
 use serde::{Deserialize, Serialize};
 
-use super::job::{ClusterJob, text};
+use super::job::{ClusterJob, SubmissionKey};
 use crate::component_id::component_id;
+use crate::encoding::text;
+use crate::tenants::{Tenant, TenantToken};
 
 /// Channel of one request and its responses.
 pub(crate) const TENANT_API: Channel = Channel::new(9);
@@ -14,13 +18,15 @@ pub(crate) const TENANT_API: Channel = Channel::new(9);
 /// A job to submit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NewClusterJob {
-    /// Name of the job. Submitting a name again has no further effect.
-    pub id: JobName,
+    /// Key of the submission. Submitting with the same key again within a day returns the same job.
+    pub key: SubmissionKey,
     /// The program, for people.
     pub program: String,
     /// Component of the program.
     #[serde(with = "text")]
     pub component: ComponentId,
+    /// Bytes of the component.
+    pub component_bytes: u64,
     /// First task.
     pub task: String,
     /// Arguments of the first task, as JSON or else text.
@@ -28,10 +34,32 @@ pub struct NewClusterJob {
 }
 
 impl NewClusterJob {
-    /// Creates a job of a component, with a generated name.
-    pub fn new(component: &[u8], program: &str, task: &str, arguments: Vec<(String, String)>) -> NewClusterJob {
-        let (program, task) = (program.to_owned(), task.to_owned());
-        NewClusterJob { id: JobName::generate(), program, component: component_id(component), task, arguments }
+    /// Creates a job of a component. `key` is the key of the submission; `None` for a random one.
+    pub fn new(
+        component: &[u8],
+        program: &str,
+        task: &str,
+        arguments: Vec<(String, String)>,
+        key: Option<SubmissionKey>,
+    ) -> NewClusterJob {
+        NewClusterJob {
+            key: key.unwrap_or_else(random_key),
+            program: program.to_owned(),
+            component: component_id(component),
+            component_bytes: component.len() as u64,
+            task: task.to_owned(),
+            arguments,
+        }
+    }
+}
+
+fn random_key() -> SubmissionKey {
+    loop {
+        // `RandomState` has random keys, which make the hashes random.
+        let [first, second] = [0u8, 1].map(|_| RandomState::new().hash_one(0u8));
+        if let Ok(key) = format!("{first:016x}{second:016x}").parse() {
+            return key;
+        }
     }
 }
 
@@ -39,8 +67,8 @@ impl NewClusterJob {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TenantRequest {
-    /// Submits a job. The responses are [`TenantResponse::SendComponent`], if the node lacks the component, and
-    /// [`TenantResponse::Job`].
+    /// Submits a job. The responses are [`TenantResponse::SendComponent`], if the tenant has not sent the component to
+    /// this node, and [`TenantResponse::Job`].
     Submit(NewClusterJob),
     /// Follows one run of a job: its log after some lines, its progress and its state, until the run ends.
     Follow {
@@ -68,6 +96,35 @@ pub(crate) enum TenantRequest {
         #[serde(rename = "question")]
         query: JobQuery,
     },
+    /// Returns the tenant's settings and tokens.
+    Tenant,
+    /// Creates a token of the tenant.
+    CreateToken { role: TenantRole, use_once: bool, lifetime_s: u64 },
+    /// Revokes a token of the tenant. The response is [`TenantResponse::Done`].
+    RevokeToken {
+        #[serde(with = "text")]
+        token: TokenId,
+    },
+    /// Returns [`TenantResponse::Done`] from a node that issues certificates, and [`TenantResponse::Redirect`] to such a
+    /// node from others.
+    FindIssuer,
+}
+
+impl TenantRequest {
+    /// Returns the role that a client needs for the request.
+    pub(crate) fn role(&self) -> TenantRole {
+        match self {
+            TenantRequest::Follow { .. }
+            | TenantRequest::Status { .. }
+            | TenantRequest::List { .. }
+            | TenantRequest::Query { .. }
+            | TenantRequest::FindIssuer => TenantRole::Viewer,
+            TenantRequest::Submit(_) | TenantRequest::Stop { .. } => TenantRole::Submitter,
+            TenantRequest::Tenant | TenantRequest::CreateToken { .. } | TenantRequest::RevokeToken { .. } => {
+                TenantRole::Admin
+            }
+        }
+    }
 }
 
 /// A response of a node.
@@ -88,7 +145,7 @@ pub(crate) enum TenantResponse {
     Line(LoggedLine),
     /// Progress of the followed job.
     Progress(Vec<ProgressRow>),
-    /// The node at this address runs the job.
+    /// The node at this address handles such requests.
     #[serde(rename = "elsewhere")]
     Redirect(String),
     /// Chunks follow: the JSON of an [`Option`] of a [`JobResponse`], which is `None` if the job has no such record.
@@ -98,9 +155,69 @@ pub(crate) enum TenantResponse {
     QueryResponse,
     /// Addresses of all nodes, for when this one dies.
     Nodes(Vec<String>),
+    /// The tenant.
+    Tenant(Box<Tenant>),
+    /// A new token, and its text, which is a secret.
+    Token(Box<TenantToken>, String),
+    /// The request is carried out.
+    Done,
     /// The request can't be served now, for this reason. The tenant must retry it.
     #[serde(rename = "later")]
     RetryLater(String),
-    /// The request is refused, for this reason.
-    Refused(String),
+    /// The request is refused.
+    Refused(Refusal),
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    /// Stable code: see [`RefusalCode`].
+    pub(crate) code: String,
+    pub(crate) message: String,
+}
+
+/// Stable codes of refusals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RefusalCode {
+    /// The tenant has no such job.
+    NoJob,
+    /// Several jobs match.
+    AmbiguousJob,
+    /// The client's role does not allow the request.
+    Role,
+    /// The request can't be decoded, or is too long.
+    Request,
+    /// The arguments are too long, too many, or name files.
+    Arguments,
+    /// The component is too large, is not the announced one, or can't be loaded.
+    Component,
+    /// The tenant has its maximum number of unfinished jobs.
+    JobLimit,
+    /// The query is not about the job alone, or the job's node can't answer it.
+    Query,
+    /// The job's node has its records and is unreachable.
+    Unreachable,
+    /// A token can't be created or revoked.
+    Token,
+    /// The node failed. Its log has the reason.
+    Node,
+}
+
+impl RefusalCode {
+    /// Returns the text of the code.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            RefusalCode::NoJob => "no-job",
+            RefusalCode::AmbiguousJob => "ambiguous-job",
+            RefusalCode::Role => "role",
+            RefusalCode::Request => "request",
+            RefusalCode::Arguments => "arguments",
+            RefusalCode::Component => "component",
+            RefusalCode::JobLimit => "job-limit",
+            RefusalCode::Query => "query",
+            RefusalCode::Unreachable => "unreachable",
+            RefusalCode::Token => "token",
+            RefusalCode::Node => "node",
+        }
+    }
 }

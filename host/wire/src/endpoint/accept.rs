@@ -106,6 +106,9 @@ async fn admit(shared: &Arc<EndpointState>, quinn: &quinn::Connection) -> Outcom
 /// meanwhile.
 async fn welcome(shared: &Arc<EndpointState>, quinn: &quinn::Connection) -> Result<Option<Role>, PeerError> {
     let peer = identify(shared, quinn)?;
+    if peer.role == Role::Tenant && shared.peers.check(&peer).is_err() {
+        shared.read_access().await;
+    }
     let queue = match peer.role {
         Role::Node => &shared.nodes,
         Role::Tenant => &shared.tenants,

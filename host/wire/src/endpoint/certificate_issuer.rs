@@ -1,43 +1,48 @@
 //! Issuing of certificates to applicants that a policy admits.
 
 use std::fmt;
+use std::future::ready;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{BoxFuture, FutureExt as _};
+
 use crate::clock::Timestamp;
-use crate::identity::{Authority, CERTIFICATE_LIFETIME_S, Identity, IdentityError, TrustAnchor, request_key};
-use crate::name::{KeyId, Name, Role, TokenId};
+use crate::identity::{
+    Authority, CERTIFICATE_LIFETIME_S, Identity, IdentityError, JoinToken, TrustAnchor, request_key,
+};
+use crate::name::{KeyId, Principal, Role};
 use crate::protocol::{IssuedCertificate, JoinRefusal, JoinResponse};
 
 /// A client that requests a certificate.
 #[derive(Debug, Clone)]
 pub struct Applicant<'a> {
-    /// Requested role.
-    pub role: Role,
-    /// Requested name.
-    pub name: &'a Name,
+    /// Principal of the certificate: for a join as the token allows, for a renewal as in the connection's certificate.
+    pub principal: &'a Principal,
     /// Key of the connection.
     pub key: KeyId,
-    /// Id of the join token; `None` for a renewal, whose connection has a certificate of this name.
-    pub token: Option<TokenId>,
+    /// The join token, whose signature, validity period and grant were checked; `None` for a renewal.
+    pub token: Option<&'a JoinToken>,
+    /// End of the certificate's validity.
+    pub expires: Timestamp,
     /// The client's address.
     pub address: SocketAddr,
 }
 
-/// Decides about certificates, in addition to the token. The implementation knows the cluster's members, and so whether a
-/// name is taken or a token was used.
+/// Decides about certificates, in addition to the token. The implementation knows the cluster's state, and so whether a
+/// name is taken, and whether a token was used or revoked.
 pub trait JoinPolicy: Send + Sync + 'static {
-    /// Decides about one applicant. Runs on a runtime thread, so it must not block.
+    /// Decides about one applicant. A client that waits for the decision occupies its handshake slot.
     ///
     /// # Errors
-    /// The reason, as text for the applicant.
-    fn admit(&self, applicant: &Applicant<'_>) -> Result<(), String>;
+    /// The reason, for the applicant.
+    fn admit<'a>(&'a self, applicant: &'a Applicant<'a>) -> BoxFuture<'a, Result<(), JoinRefusal>>;
 }
 
-impl<F: Fn(&Applicant<'_>) -> Result<(), String> + Send + Sync + 'static> JoinPolicy for F {
-    fn admit(&self, applicant: &Applicant<'_>) -> Result<(), String> {
-        self(applicant)
+impl<F: Fn(&Applicant<'_>) -> Result<(), JoinRefusal> + Send + Sync + 'static> JoinPolicy for F {
+    fn admit<'a>(&'a self, applicant: &'a Applicant<'a>) -> BoxFuture<'a, Result<(), JoinRefusal>> {
+        ready(self(applicant)).boxed()
     }
 }
 
@@ -76,8 +81,13 @@ impl CertificateIssuer {
         self.authority.trust()
     }
 
+    /// Returns the end of the validity of a certificate that is issued now.
+    pub(super) fn expiry(&self, now: Timestamp) -> Timestamp {
+        now.after(self.lifetime).min(self.trust().ends())
+    }
+
     /// Issues a certificate if the policy admits the applicant.
-    pub(super) fn issue(&self, applicant: &Applicant<'_>, request: &[u8], now: Timestamp) -> JoinResponse {
+    pub(super) async fn issue(&self, applicant: &Applicant<'_>, request: &[u8], now: Timestamp) -> JoinResponse {
         let wrong = |error: IdentityError| match error {
             IdentityError::Request(reason) => JoinRefusal::Request(reason),
             other => JoinRefusal::Host(other.to_string()),
@@ -85,9 +95,8 @@ impl CertificateIssuer {
         if request_key(request).map_err(wrong)? != applicant.key {
             return Err(JoinRefusal::Request("it is for another key than the connection's".to_owned()));
         }
-        let refused = |reason| JoinRefusal::Name { name: applicant.name.clone(), reason };
-        self.policy.admit(applicant).map_err(refused)?;
-        let certificate = self.authority.certify(request, applicant.role, applicant.name, self.lifetime, now);
+        self.policy.admit(applicant).await?;
+        let certificate = self.authority.certify(request, applicant.principal, self.lifetime, now);
         Ok(IssuedCertificate {
             certificate: certificate.map_err(wrong)?,
             authority: self.trust().certificate().to_vec(),

@@ -84,7 +84,10 @@ impl JoinError {
             JoinError::Clock { .. } => Blame::Operator,
             JoinError::Reach(error) => error.blame(),
             JoinError::Peer { reason, .. } => reason.blame(),
-            JoinError::Refused { refusal: JoinRefusal::Busy | JoinRefusal::Host(_), .. } => Blame::Peer,
+            JoinError::Refused {
+                refusal: JoinRefusal::Busy | JoinRefusal::Host(_) | JoinRefusal::Unavailable(_),
+                ..
+            } => Blame::Peer,
             JoinError::Refused { .. } => Blame::Operator,
             JoinError::Channel(error) => error.blame(),
             JoinError::Malformed(_) => Blame::Peer,
@@ -96,7 +99,7 @@ impl JoinError {
     pub fn may_retry(&self) -> bool {
         match self {
             JoinError::Reach(error) => error.may_retry(),
-            JoinError::Refused { refusal: JoinRefusal::Busy, .. } => true,
+            JoinError::Refused { refusal: JoinRefusal::Busy | JoinRefusal::Unavailable(_), .. } => true,
             JoinError::Channel(ChannelError::Disconnected(lost)) => lost.may_retry(),
             JoinError::Channel(_) => true,
             _ => false,
@@ -117,6 +120,7 @@ impl JoinError {
                 JoinRefusal::Busy => CloseCode::Busy.as_str(),
                 JoinRefusal::NoAuthority => "no-authority",
                 JoinRefusal::Host(_) => "host",
+                JoinRefusal::Unavailable(_) => "unavailable",
             },
             JoinError::Channel(error) => error.code(),
             JoinError::Malformed(_) => CloseCode::Malformed.as_str(),

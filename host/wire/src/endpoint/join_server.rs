@@ -13,7 +13,7 @@ use super::state::EndpointState;
 use super::transport;
 use crate::channel::{ByteLimit, ChannelError, read_whole, send_response};
 use crate::disconnect::close;
-use crate::identity::{IdentityError, JoinToken, TokenError, self_signed_key};
+use crate::identity::{IdentityError, JoinToken, self_signed_key};
 use crate::protocol::{CERTIFICATES_BYTES_MAX, CloseCode, JoinRefusal, JoinRequest, JoinResponse};
 
 pub(super) fn enable(shared: &Arc<EndpointState>, issuer: CertificateIssuer) -> Result<(), IdentityError> {
@@ -56,7 +56,7 @@ async fn exchange(shared: &EndpointState, quinn: &quinn::Connection) -> Result<b
         _ => CloseCode::Done,
     })?;
     let request = postcard::from_bytes(&request).map_err(malformed)?;
-    let response = decide(shared, quinn, &request);
+    let response = decide(shared, quinn, &request).await;
     let (role, name, address) = (request.role, &request.name, canonical(quinn.remote_address()));
     match &response {
         Ok(_) => log::info!("{role} `{name}` at {address} got a certificate with a join token"),
@@ -68,21 +68,18 @@ async fn exchange(shared: &EndpointState, quinn: &quinn::Connection) -> Result<b
     Ok(response.is_ok())
 }
 
-fn decide(shared: &EndpointState, quinn: &quinn::Connection, request: &JoinRequest) -> JoinResponse {
+async fn decide(shared: &EndpointState, quinn: &quinn::Connection, request: &JoinRequest) -> JoinResponse {
     let issuer = shared.issuer().clone().ok_or(JoinRefusal::NoAuthority)?;
     let now = shared.environment.clock.now();
     let token: JoinToken = request.token.parse().map_err(JoinRefusal::Token)?;
     token.check(issuer.trust(), request.role, &request.name, now)?;
-    if shared.peers.is_token_revoked(&token.id()) {
-        return Err(TokenError::Revoked { id: token.id() }.into());
-    }
     let key = peer_chain(quinn).first().and_then(|certificate: &CertificateDer<'_>| self_signed_key(certificate));
     let applicant = Applicant {
-        role: request.role,
-        name: &request.name,
+        principal: &token.grant().principal(&request.name, token.id()),
         key: key.ok_or_else(|| JoinRefusal::Request("the connection has a certificate already".to_owned()))?,
-        token: Some(token.id()),
+        token: Some(&token),
+        expires: issuer.expiry(now),
         address: canonical(quinn.remote_address()),
     };
-    issuer.issue(&applicant, &request.request, now)
+    issuer.issue(&applicant, &request.request, now).await
 }

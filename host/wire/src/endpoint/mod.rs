@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, watch};
 
 use handshake_limiter::HandshakeLimiter;
 use peers::{Direction, PeerTable};
-use state::{AcceptQueues, Counters, EndpointState};
+use state::{AcceptQueues, AccessReads, Counters, EndpointState};
 
 use crate::connection::Connection;
 use crate::identity::{Identity, IdentityError};
@@ -39,7 +39,7 @@ pub(crate) use environment::canonical;
 pub use environment::{EndpointEnvironment, SOCKET_BUFFER_BYTES};
 pub use join::{JoinError, join};
 pub(crate) use peers::PeerEntry;
-pub use peers::RevocationList;
+pub use peers::{AcceptedTenants, AccessList};
 pub use reach::ReachError;
 pub use transport::transport_config;
 
@@ -167,6 +167,7 @@ impl Endpoint {
             tenants,
             accept_queues: AcceptQueues { nodes: accepted_nodes.into(), tenants: accepted_tenants.into() },
             counts: Counters::default(),
+            access_reads: AccessReads::default(),
             stopped: watch::Sender::new(false),
         });
         tokio::spawn(accept::accept_loop(shared.clone()));
@@ -206,9 +207,23 @@ impl Endpoint {
         }
     }
 
-    /// Replaces the revocation list, and closes the connections of peers on it.
-    pub fn revoke(&self, revoked: RevocationList) {
-        self.shared().peers.revoke(revoked);
+    /// Replaces the list of accepted certificates, and closes the connections of peers with others.
+    pub fn set_accepted(&self, accepted: AccessList) {
+        self.shared().peers.set_accepted(accepted);
+    }
+
+    /// Waits until this end wants the owner of the cluster's state to read the accepted certificates: a tenant presents
+    /// one that is not in the list, and may have got it a moment ago. The owner calls
+    /// [`confirm_accepted`](Self::confirm_accepted) after each read.
+    pub async fn access_wanted(&self) {
+        let reads = &self.shared().access_reads;
+        reads.is_served.store(true, Ordering::Relaxed);
+        reads.wanted.notified().await;
+    }
+
+    /// Confirms that the list of accepted certificates is as in the cluster's state.
+    pub fn confirm_accepted(&self) {
+        self.shared().access_reads.done.send_modify(|count| *count = count.saturating_add(1));
     }
 
     /// Starts to issue certificates to clients with join tokens, and to renew those of peers.

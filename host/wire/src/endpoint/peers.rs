@@ -1,7 +1,7 @@
 //! The table of connected peers: admission, revocation and expiry.
 //!
-//! One lock covers the checks for revocation, limits and duplicate names, and the insertion. A concurrent revocation
-//! therefore happens entirely before or entirely after it.
+//! One lock covers the checks of certificates, limits and duplicate names, and the insertion. A concurrent change of the
+//! accepted certificates therefore happens entirely before or entirely after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,22 +11,44 @@ use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
 use crate::disconnect::close;
 use crate::identity::PeerError;
 use crate::limits::WireLimits;
-use crate::name::{Name, PeerIdentity, Role, Serial, TokenId};
+use crate::name::{KeyId, Name, PeerIdentity, Role, TokenId};
 
-/// Revoked certificates, names and tokens. The owner of the cluster's state replaces the whole list on every change.
+/// Which certificates of the authority are accepted. The owner of the cluster's state replaces the whole list on every
+/// change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RevocationList {
-    /// Serial numbers of revoked certificates.
-    pub serials: BTreeSet<Serial>,
-    /// Names all of whose certificates are revoked.
-    pub names: BTreeSet<(Role, Name)>,
-    /// Join tokens that must not be used any more.
-    pub tokens: BTreeSet<TokenId>,
+pub struct AccessList {
+    /// Keys of nodes all of whose certificates are revoked.
+    pub revoked_keys: BTreeSet<KeyId>,
+    /// Certificates of tenants that are accepted.
+    pub tenants: AcceptedTenants,
 }
 
-impl RevocationList {
-    fn has(&self, peer: &PeerIdentity) -> bool {
-        self.serials.contains(&peer.serial) || self.names.iter().any(|(r, n)| *r == peer.role && *n == peer.name)
+/// Certificates of tenants that are accepted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum AcceptedTenants {
+    /// All that the authority issued.
+    #[default]
+    All,
+    /// None, for now: this end does not know which tenants exist.
+    Unknown,
+    /// Those of these tenants and of these tokens.
+    Tokens(BTreeMap<Name, BTreeSet<TokenId>>),
+}
+
+impl AccessList {
+    /// Checks that a certificate is accepted.
+    fn check(&self, peer: &PeerIdentity) -> Result<(), PeerError> {
+        let is_accepted = match (&peer.access, &self.tenants) {
+            (None, _) => !self.revoked_keys.contains(&peer.key),
+            (Some(_), AcceptedTenants::All) => true,
+            (Some(_), AcceptedTenants::Unknown) => return Err(PeerError::Unchecked),
+            (Some(access), AcceptedTenants::Tokens(tenants)) => {
+                tenants.get(&peer.name).is_some_and(|tokens| tokens.contains(&access.token))
+            }
+        };
+        let token = peer.access.map(|access| access.token);
+        let revoked = || PeerError::Revoked { peer: peer.to_string(), token, serial: peer.serial };
+        is_accepted.then_some(()).ok_or_else(revoked)
     }
 }
 
@@ -45,7 +67,7 @@ pub(super) struct PeerTable {
 
 #[derive(Debug, Default)]
 struct PeersState {
-    revoked: RevocationList,
+    accepted: AccessList,
     next: u64,
     /// Ordered by arrival, so that a simulation closes connections in a reproducible order.
     live: BTreeMap<u64, LiveConnection>,
@@ -74,7 +96,8 @@ impl PeerTable {
     /// same certificate the newer connection wins, as a restarted node does not know its older one.
     ///
     /// # Errors
-    /// The peer is revoked, a limit is reached, or the same name is connected with a newer certificate.
+    /// The certificate is not accepted, a limit is reached, or the same name is connected with a newer certificate or
+    /// another key.
     pub(super) fn insert(
         self: &Arc<PeerTable>,
         peer: &PeerIdentity,
@@ -82,16 +105,11 @@ impl PeerTable {
         direction: Direction,
     ) -> Result<PeerEntry, PeerError> {
         let state = &mut *self.lock();
-        if state.revoked.has(peer) {
-            return Err(revoked(peer));
-        }
+        state.accepted.check(peer)?;
         if direction == Direction::Incoming {
             match peer.role {
                 Role::Node => state.replace_node(peer, self.limits.nodes_max)?,
-                Role::Tenant => {
-                    state.check_tenant_limit(Some(&peer.name), self.limits.connections_per_tenant_max)?;
-                    state.check_tenant_limit(None, self.limits.tenants_max)?;
-                }
+                Role::Tenant => state.make_room_for_tenant(&peer.name, &self.limits)?,
             }
         }
         let number = state.next;
@@ -100,16 +118,20 @@ impl PeerTable {
         Ok(PeerEntry { peers: self.clone(), number })
     }
 
-    /// Replaces the revocation list and closes revoked connections.
-    pub(super) fn revoke(&self, revoked_now: RevocationList) {
-        let state = &mut *self.lock();
-        state.revoked = revoked_now;
-        let PeersState { revoked: set, live, .. } = state;
-        live.values().filter(|live| set.has(&live.peer)).for_each(|live| live.close(&revoked(&live.peer)));
+    /// Checks that a certificate is accepted.
+    pub(super) fn check(&self, peer: &PeerIdentity) -> Result<(), PeerError> {
+        self.lock().accepted.check(peer)
     }
 
-    pub(super) fn is_token_revoked(&self, token: &TokenId) -> bool {
-        self.lock().revoked.tokens.contains(token)
+    /// Replaces the list of accepted certificates, and closes connections of others.
+    pub(super) fn set_accepted(&self, accepted: AccessList) {
+        let state = &mut *self.lock();
+        state.accepted = accepted;
+        for live in state.live.values() {
+            if let Err(reason) = state.accepted.check(&live.peer) {
+                live.close(&reason);
+            }
+        }
     }
 
     /// Closes connections whose certificate expired without being renewed.
@@ -145,6 +167,7 @@ impl PeersState {
     fn replace_node(&self, peer: &PeerIdentity, max: usize) -> Result<(), PeerError> {
         let before = self.incoming(Role::Node).find(|live| live.peer.name == peer.name);
         match before {
+            Some(live) if live.peer.key != peer.key => return Err(PeerError::OtherKey(peer.to_string())),
             Some(live) if live.peer.begins > peer.begins => return Err(PeerError::OlderCertificate(peer.to_string())),
             Some(live) => live.close(&PeerError::Reconnected(peer.to_string())),
             None if self.incoming(Role::Node).count() >= max => {
@@ -155,11 +178,32 @@ impl PeersState {
         Ok(())
     }
 
-    fn check_tenant_limit(&self, tenant: Option<&Name>, max: usize) -> Result<(), PeerError> {
-        let count =
-            self.incoming(Role::Tenant).filter(|live| tenant.is_none_or(|name| live.peer.name == *name)).count();
-        let group = || tenant.map_or("of tenants".to_owned(), |name| format!("of tenant {name:?}"));
-        if count < max { Ok(()) } else { Err(PeerError::Full { group: group(), max }) }
+    /// Checks that a tenant may have one more connection. If all connections are in use, the tenant with the most
+    /// connections loses its newest one, unless the applicant has nearly as many.
+    fn make_room_for_tenant(&self, tenant: &Name, limits: &WireLimits) -> Result<(), PeerError> {
+        let mut newest: BTreeMap<&Name, (usize, &LiveConnection)> = BTreeMap::new();
+        for live in self.incoming(Role::Tenant) {
+            let count = newest.get(&live.peer.name).map_or(0, |(count, _)| *count);
+            newest.insert(&live.peer.name, (count + 1, live));
+        }
+        let own = newest.get(tenant).map_or(0, |(count, _)| *count);
+        if own >= limits.connections_per_tenant_max {
+            return Err(PeerError::Full {
+                group: format!("of tenant {tenant:?}"),
+                max: limits.connections_per_tenant_max,
+            });
+        }
+        let all: usize = newest.values().map(|(count, _)| count).sum();
+        if all < limits.tenants_max {
+            return Ok(());
+        }
+        let full = || PeerError::Full { group: "of tenants".to_owned(), max: limits.tenants_max };
+        let (_, (count, live)) = newest.into_iter().max_by_key(|(_, (count, _))| *count).ok_or_else(full)?;
+        if count <= own + 1 {
+            return Err(full());
+        }
+        live.close(&full());
+        Ok(())
     }
 }
 
@@ -177,12 +221,10 @@ impl PeerEntry {
     /// Records the peer's newer certificate.
     ///
     /// # Errors
-    /// That certificate is revoked.
+    /// That certificate is not accepted.
     pub(crate) fn set_peer(&self, peer: PeerIdentity) -> Result<(), PeerError> {
         let state = &mut *self.peers.lock();
-        if state.revoked.has(&peer) {
-            return Err(revoked(&peer));
-        }
+        state.accepted.check(&peer)?;
         match state.live.get_mut(&self.number) {
             Some(live) if live.peer.expires < peer.expires => live.peer = peer,
             _ => {}
@@ -195,8 +237,4 @@ impl Drop for PeerEntry {
     fn drop(&mut self) {
         self.peers.lock().live.remove(&self.number);
     }
-}
-
-fn revoked(peer: &PeerIdentity) -> PeerError {
-    PeerError::Revoked { peer: peer.to_string(), serial: peer.serial }
 }

@@ -31,7 +31,7 @@ impl RenewalHandler for EndpointState {
         tokio::spawn(async move {
             let request = self.read_certificate_message(&mut receive).await?;
             let connection = connection.upgrade()?;
-            let response = self.renew(&connection, &request);
+            let response = self.renew(&connection, &request).await;
             drop(connection);
             let time = Duration::from_millis(self.limits.join_time_ms_max);
             timeout(time, send_response(send, &postcard::to_stdvec(&response).ok()?)).await.ok()
@@ -58,22 +58,22 @@ impl EndpointState {
         read_whole(receive, max, until, ms).await.ok().map(Vec::from)
     }
 
-    fn renew(&self, connection: &ConnectionState, request: &[u8]) -> JoinResponse {
+    async fn renew(&self, connection: &ConnectionState, request: &[u8]) -> JoinResponse {
         let issuer = self.issuer().clone().ok_or(JoinRefusal::NoAuthority)?;
         if !connection.may_renew(INTERVAL) {
             return Err(JoinRefusal::Busy);
         }
         let malformed = |e: postcard::Error| JoinRefusal::Request(e.to_string());
         let request: RenewRequest = postcard::from_bytes(request).map_err(malformed)?;
-        let peer = &connection.peer;
+        let (peer, now) = (&connection.peer, self.environment.clock.now());
         let applicant = Applicant {
-            role: peer.role,
-            name: &peer.name,
+            principal: &peer.principal(),
             key: peer.key,
             token: None,
+            expires: issuer.expiry(now),
             address: canonical(connection.quinn.remote_address()),
         };
-        issuer.issue(&applicant, &request.request, self.environment.clock.now())
+        issuer.issue(&applicant, &request.request, now).await
     }
 
     /// Accepts a newer certificate for the same subject and key. The peer proved possession of the key when it
@@ -90,6 +90,11 @@ impl EndpointState {
         }
         if newer.name != before.name {
             return Err(PeerError::Name { expected: before.name.clone(), actual: newer.name });
+        }
+        if newer.access != before.access {
+            return Err(PeerError::Malformed(
+                "it is for another role within the tenant, or of another token".to_owned(),
+            ));
         }
         if newer.key != before.key {
             return Err(PeerError::Malformed("it is for another key".to_owned()));
@@ -144,6 +149,6 @@ pub(super) fn set_identity(shared: &Arc<EndpointState>, next: &Identity) -> Resu
 /// Returns whether both identities have the same subject, key and authority.
 fn is_same_subject(before: &Identity, next: &Identity) -> bool {
     let (a, b) = (before.own(), next.own());
-    (&a.cluster, a.role, &a.name, a.key) == (&b.cluster, b.role, &b.name, b.key)
+    (&a.cluster, a.principal(), a.key) == (&b.cluster, b.principal(), b.key)
         && before.trust().fingerprint() == next.trust().fingerprint()
 }

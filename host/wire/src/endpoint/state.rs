@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::timeout;
 
 use super::certificate_issuer::CertificateIssuer;
 use super::environment::{EndpointEnvironment, can_reach};
@@ -18,6 +21,9 @@ use crate::identity::Identity;
 use crate::limits::WireLimits;
 use crate::protocol::{CloseCode, REASON_BYTES_MAX};
 use crate::tls::CertificateResolver;
+
+/// Maximum wait for a read of the accepted certificates.
+const ACCESS_READ_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// State that an endpoint's tasks share.
 pub(crate) struct EndpointState {
@@ -36,6 +42,7 @@ pub(crate) struct EndpointState {
     pub(super) tenants: mpsc::Sender<Connection>,
     pub(super) accept_queues: AcceptQueues,
     pub(super) counts: Counters,
+    pub(super) access_reads: AccessReads,
     /// Whether the endpoint is closed.
     pub(super) stopped: watch::Sender<bool>,
 }
@@ -43,6 +50,16 @@ pub(crate) struct EndpointState {
 pub(super) struct AcceptQueues {
     pub(super) nodes: tokio::sync::Mutex<mpsc::Receiver<Connection>>,
     pub(super) tenants: tokio::sync::Mutex<mpsc::Receiver<Connection>>,
+}
+
+/// Reads of the accepted certificates by the owner of the cluster's state.
+#[derive(Default)]
+pub(super) struct AccessReads {
+    /// Whether the owner waits for requests to read them.
+    pub(super) is_served: AtomicBool,
+    pub(super) wanted: Notify,
+    /// Number of reads so far.
+    pub(super) done: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -63,6 +80,24 @@ impl EndpointState {
         self.quinn.close(number, reason);
         self.other().iter().for_each(|other| other.close(number, reason));
         self.stopped.send_replace(true);
+    }
+
+    /// Has the owner of the cluster's state read the accepted certificates, and waits for it, for a limited time.
+    pub(super) async fn read_access(&self) {
+        let reads = &self.access_reads;
+        if !reads.is_served.load(Relaxed) {
+            return;
+        }
+        let mut done = reads.done.subscribe();
+        // The read that is in progress may have begun before the change; the next one has not.
+        let enough = done.borrow_and_update().saturating_add(2);
+        reads.wanted.notify_one();
+        let _ = timeout(ACCESS_READ_TIME_MAX, async {
+            while *done.borrow_and_update() < enough && done.changed().await.is_ok() {
+                reads.wanted.notify_one();
+            }
+        })
+        .await;
     }
 
     pub(super) fn other(&self) -> MutexGuard<'_, Option<quinn::Endpoint>> {

@@ -19,7 +19,7 @@ use super::token_text;
 use super::trust::AUTHORITY;
 use super::{IdentityError, Key, TrustAnchor};
 use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
-use crate::name::{ClusterId, KeyId, Name, Role, SCHEME, Subject, TokenId};
+use crate::name::{ClusterId, KeyId, Principal, SCHEME, Subject, TokenId};
 
 const KEY: &str = "authority.key";
 const CERTIFICATE: &str = "authority.crt";
@@ -94,8 +94,7 @@ impl Authority {
     pub fn certify(
         &self,
         request: &[u8],
-        role: Role,
-        name: &Name,
+        principal: &Principal,
         lifetime: Duration,
         now: Timestamp,
     ) -> Result<Vec<u8>, IdentityError> {
@@ -107,18 +106,18 @@ impl Authority {
             return Err(IdentityError::AuthorityEnded { ended: self.trust.ends(), now });
         }
         let request = parse_request(request)?;
-        let subject = Subject { cluster: self.trust.cluster().clone(), role, name: name.clone() };
+        let subject = Subject { cluster: self.trust.cluster().clone(), principal: principal.clone() };
         let mut params = CertificateParams::default();
         set_validity(&mut params, now, now.after(lifetime).min(self.trust.ends()));
         params.serial_number = Some(SerialNumber::from_slice(&random_serial()?.0));
-        params.distinguished_name = common_name(name.as_str());
+        params.distinguished_name = common_name(principal.name().as_str());
         params.subject_alt_names = vec![SanType::URI(subject.uri().try_into().map_err(crypto_error)?)];
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = match role {
-            Role::Node => vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth],
+        params.extended_key_usages = match principal {
+            Principal::Node(_) => vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth],
             // Tenants never accept connections.
-            Role::Tenant => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Principal::Tenant(..) => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         params.use_authority_key_identifier_extension = true;
         let issuer = Issuer::from_ca_cert_der(self.trust.certificate(), self.key.pair()).map_err(crypto_error)?;
@@ -126,11 +125,18 @@ impl Authority {
         Ok(certificate.der().to_vec())
     }
 
-    /// Issues a join token. Its text is a secret.
+    /// Issues a join token. Its text is a secret. A token for one use is valid for the first key that is certified
+    /// with it: [`JoinPolicy`](crate::JoinPolicy) counts.
     ///
     /// # Errors
     /// The lifetime is out of range, or the system has no randomness.
-    pub fn token(&self, grant: JoinGrant, lifetime: Duration, now: Timestamp) -> Result<JoinToken, IdentityError> {
+    pub fn token(
+        &self,
+        grant: JoinGrant,
+        use_once: bool,
+        lifetime: Duration,
+        now: Timestamp,
+    ) -> Result<JoinToken, IdentityError> {
         let (requested_s, max_s) = (lifetime.as_secs(), super::TOKEN_LIFETIME_S_MAX);
         if !(1..=max_s).contains(&requested_s) {
             return Err(IdentityError::Lifetime { requested_s, max_s });
@@ -139,6 +145,7 @@ impl Authority {
             id: TokenId(random_bytes()?),
             cluster: self.trust.cluster().clone(),
             grant,
+            use_once,
             issued: now,
             expires: now.after(lifetime),
             authority: self.trust.fingerprint(),

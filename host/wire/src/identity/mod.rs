@@ -17,6 +17,8 @@ pub use error::IdentityError;
 pub use key::Key;
 pub use node::{Identity, NodeFolder};
 pub use peer_error::PeerError;
+#[doc(hidden)]
+pub use token::fuzz_join_token;
 pub use token::{JoinGrant, JoinToken, TOKEN_LIFETIME_S, TOKEN_LIFETIME_S_MAX};
 pub use token_error::TokenError;
 pub use trust::TrustAnchor;

@@ -2,7 +2,7 @@
 
 use crate::blame::Blame;
 use crate::clock::Timestamp;
-use crate::name::{ClusterId, Name, Role, Serial};
+use crate::name::{ClusterId, Name, Role, Serial, TokenId};
 use crate::protocol::{CloseCode, alpn};
 
 /// Why a peer is rejected.
@@ -42,14 +42,19 @@ pub enum PeerError {
         /// This end's clock.
         now: Timestamp,
     },
-    /// The certificate or its name is revoked.
-    #[error("{peer} was removed (certificate {serial}); join again if that was a mistake")]
+    /// The certificate is revoked.
+    #[error("{}; join again if that was a mistake", revoked(peer, token.as_ref(), serial))]
     Revoked {
         /// Role and name.
         peer: String,
+        /// Token that was exchanged for a tenant's certificate.
+        token: Option<TokenId>,
         /// Serial number of the certificate.
         serial: Serial,
     },
+    /// This end does not know which tenants exist.
+    #[error("this node can't check certificates of tenants now, as it can't read the cluster's store; retry later")]
+    Unchecked,
     /// The peer has another role.
     #[error("a {expected} is expected here, not a {actual}")]
     Role {
@@ -77,6 +82,9 @@ pub enum PeerError {
     /// The same name is connected with a newer certificate.
     #[error("{0} is connected with a newer certificate; only one process at a time can run a node")]
     OlderCertificate(String),
+    /// The same name is connected with another key.
+    #[error("{0} is connected with another key; a name belongs to one key until the node is removed")]
+    OtherKey(String),
     /// The same name connected again, which replaces the older connection.
     #[error("{0} connected again")]
     Reconnected(String),
@@ -103,8 +111,8 @@ impl PeerError {
             PeerError::Role { .. } => CloseCode::Role,
             PeerError::Name { .. } => CloseCode::Name,
             PeerError::Version { .. } => CloseCode::Version,
-            PeerError::OlderCertificate(_) | PeerError::Reconnected(_) => CloseCode::Replaced,
-            PeerError::Full { .. } => CloseCode::Busy,
+            PeerError::OlderCertificate(_) | PeerError::OtherKey(_) | PeerError::Reconnected(_) => CloseCode::Replaced,
+            PeerError::Full { .. } | PeerError::Unchecked => CloseCode::Busy,
         }
     }
 
@@ -113,6 +121,7 @@ impl PeerError {
         match self {
             PeerError::NotYet { .. } | PeerError::Expired { .. } | PeerError::Version { .. } => Blame::Operator,
             PeerError::Name { .. } | PeerError::Full { .. } => Blame::Operator,
+            PeerError::Unchecked => Blame::Host,
             _ => Blame::Peer,
         }
     }
@@ -120,5 +129,12 @@ impl PeerError {
     /// Returns the stable error code.
     pub fn code(&self) -> &'static str {
         self.close_code().as_str()
+    }
+}
+
+fn revoked(peer: &str, token: Option<&TokenId>, serial: &Serial) -> String {
+    match token {
+        Some(token) => format!("{peer} or its token {token} was removed (certificate {serial})"),
+        None => format!("{peer} was removed (certificate {serial})"),
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{IdentityError, TokenError, TrustAnchor, token_text};
 use crate::clock::{CLOCK_SKEW_S_MAX, Timestamp};
 use crate::encoding::AlwaysEncodes;
-use crate::name::{ClusterId, Fingerprint, Name, Role, TokenId};
+use crate::name::{ClusterId, Fingerprint, Name, Principal, Role, TenantAccess, TenantRole, TokenId};
 
 /// Default lifetime of a token, in seconds: an hour.
 pub const TOKEN_LIFETIME_S: u64 = 3_600;
@@ -17,7 +17,7 @@ pub const TOKEN_LIFETIME_S: u64 = 3_600;
 pub const TOKEN_LIFETIME_S_MAX: u64 = 86_400;
 
 /// Domain separation: prefixed to the signed bytes, so that no other signature of the authority is valid for a token.
-const CONTEXT: &[u8] = b"sandbar join token 1\0";
+const CONTEXT: &[u8] = b"sandbar join token 2\0";
 const SIGNATURE_BYTES: usize = 64;
 
 /// The role that a token allows to join as.
@@ -25,8 +25,8 @@ const SIGNATURE_BYTES: usize = 64;
 pub enum JoinGrant {
     /// A node, under a name of its choice.
     Node,
-    /// The tenant with this name.
-    Tenant(Name),
+    /// A client of the tenant with this name, with this role within the tenant.
+    Tenant(Name, TenantRole),
 }
 
 impl JoinGrant {
@@ -34,7 +34,7 @@ impl JoinGrant {
     pub fn role(&self) -> Role {
         match self {
             JoinGrant::Node => Role::Node,
-            JoinGrant::Tenant(_) => Role::Tenant,
+            JoinGrant::Tenant(..) => Role::Tenant,
         }
     }
 }
@@ -44,6 +44,7 @@ pub(super) struct TokenBody {
     pub id: TokenId,
     pub cluster: ClusterId,
     pub grant: JoinGrant,
+    pub use_once: bool,
     pub issued: Timestamp,
     pub expires: Timestamp,
     pub authority: Fingerprint,
@@ -79,6 +80,11 @@ impl JoinToken {
     /// Returns the role that the token allows to join as.
     pub fn grant(&self) -> &JoinGrant {
         &self.body.grant
+    }
+
+    /// Returns whether only the first key that is certified with the token gets certificates.
+    pub fn use_once(&self) -> bool {
+        self.body.use_once
     }
 
     /// Returns the time of issue, by the authority's clock.
@@ -142,10 +148,20 @@ impl JoinToken {
         let (id, grants) = (self.body.id, self.body.grant.role());
         match &self.body.grant {
             _ if grants != requested => Err(TokenError::Role { id, grants, requested }),
-            JoinGrant::Tenant(grants) if grants != name => {
+            JoinGrant::Tenant(grants, _) if grants != name => {
                 Err(TokenError::Name { id, grants: grants.clone(), requested: name.clone() })
             }
             _ => Ok(()),
+        }
+    }
+}
+
+impl JoinGrant {
+    /// Returns what a certificate names that is issued for a token of this grant. `name` is the requested name.
+    pub(crate) fn principal(&self, name: &Name, token: TokenId) -> Principal {
+        match self {
+            JoinGrant::Node => Principal::Node(name.clone()),
+            JoinGrant::Tenant(name, role) => Principal::Tenant(name.clone(), TenantAccess { role: *role, token }),
         }
     }
 }
@@ -168,6 +184,18 @@ impl FromStr for JoinToken {
             _ => Err(TokenError::Damaged),
         }
     }
+}
+
+/// Fuzz harness: parses the text of a token with these bytes, whose checksum matches. Returns whether it is a token.
+///
+/// # Panics
+/// Panics if the token has another meaning after it was written and parsed again.
+#[doc(hidden)]
+pub fn fuzz_join_token(bytes: &[u8]) -> bool {
+    let Ok(token) = token_text::write(bytes).parse::<JoinToken>() else { return false };
+    assert_eq!(token.to_text().parse(), Ok(token.clone()));
+    let _ = (token.check_time(Timestamp(0)), token.grant().role(), format!("{token:?}"));
+    true
 }
 
 impl fmt::Debug for JoinToken {

@@ -10,11 +10,11 @@ use crate::name::{ClusterId, Fingerprint, Name, Role, TokenId};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum TokenError {
     /// The text is something else.
-    #[error("this is not a join token: join tokens begin with `sbt1-`")]
+    #[error("this is not a join token: join tokens begin with `sbt2-`")]
     Prefix,
     /// The text is truncated.
     #[error(
-        "the join token is cut off: it has {has} characters after `sbt1-`{}; copy it again",
+        "the join token is cut off: it has {has} characters after `sbt2-`{}; copy it again",
         whole.map(|whole| format!(", not {whole}")).unwrap_or_default()
     )]
     Truncated {
@@ -24,7 +24,7 @@ pub enum TokenError {
         whole: Option<usize>,
     },
     /// The text has trailing characters.
-    #[error("the join token has {has} characters after `sbt1-`, not {whole}; copy it again, without other text")]
+    #[error("the join token has {has} characters after `sbt2-`, not {whole}; copy it again, without other text")]
     TooLong {
         /// Characters after the prefix.
         has: usize,
@@ -106,6 +106,12 @@ pub enum TokenError {
         /// The token.
         id: TokenId,
     },
+    /// It is for one use, and was used.
+    #[error("join token {id} is for one use and was used; ask for a new one")]
+    Used {
+        /// The token.
+        id: TokenId,
+    },
 }
 
 impl TokenError {
@@ -129,6 +135,7 @@ impl TokenError {
             TokenError::NotYet { .. } => "token-not-yet",
             TokenError::Role { .. } | TokenError::Name { .. } => "token-other-role",
             TokenError::Revoked { .. } => "token-revoked",
+            TokenError::Used { .. } => "token-used",
         }
     }
 }

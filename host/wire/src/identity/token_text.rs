@@ -1,12 +1,12 @@
 //! The text form of a join token, which survives copying, line wrapping and pasting.
 //!
-//! The text is `sbt1-` followed by base32 (RFC 4648 alphabet, lower case, no padding) of: the token's length, 2 bytes
+//! The text is `sbt2-` followed by base32 (RFC 4648 alphabet, lower case, no padding) of: the token's length, 2 bytes
 //! big-endian; the token; the CRC-32 of both, 4 bytes big-endian. White space is ignored and upper case is accepted.
 //! The length distinguishes a truncated text from a damaged one.
 
 use super::TokenError;
 
-const PREFIX: &str = "sbt1-";
+const PREFIX: &str = "sbt2-";
 /// Maximum characters that are read.
 const TEXT_MAX: usize = 1024;
 const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";

@@ -182,8 +182,9 @@ fn parse(certificate: &CertificateDer<'_>) -> Result<PeerIdentity, PeerError> {
     let subject = Subject::from_uri(uri).ok_or_else(|| malformed("its URI names no node or tenant"))?;
     Ok(PeerIdentity {
         cluster: subject.cluster,
-        role: subject.role,
-        name: subject.name,
+        role: subject.principal.role(),
+        name: subject.principal.name().clone(),
+        access: subject.principal.access(),
         serial: serial(parsed.raw_serial()).ok_or_else(|| malformed("its serial number is too long"))?,
         key: key_id(parsed.public_key().raw),
         begins: seconds(parsed.validity().not_before.timestamp()),

@@ -18,6 +18,7 @@ fn a_certificate_names_its_holder() {
         let at = now();
         let identity = cluster.identity_of(role, name, at, DAY);
         let own = identity.own();
+        assert_eq!(own.principal(), principal(role, name));
         assert_eq!((own.role, own.name.as_str()), (role, name));
         assert_eq!(&own.cluster, cluster.authority.trust().cluster());
         assert_eq!(own.key, identity.key().id());
@@ -38,7 +39,7 @@ fn the_next_certificate_is_due_after_two_thirds() {
 fn check(request: &[u8], lifetime_s: u64, code: Option<&str>) {
     let cluster = Cluster::new();
     let lifetime = Duration::from_secs(lifetime_s);
-    let certified = cluster.authority.certify(request, Role::Node, &n("n1"), lifetime, now());
+    let certified = cluster.authority.certify(request, &principal(Role::Node, "n1"), lifetime, now());
     assert_eq!(certified.as_ref().err().map(|error| error.code()), code, "{certified:?}");
 }
 
@@ -71,7 +72,7 @@ fn a_certificate_takes_only_the_key_of_its_request() {
     wish.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let request = wish.serialize_request(&pair).unwrap();
     let certificate =
-        cluster.authority.certify(request.der(), Role::Tenant, &n("acme"), Duration::from_secs(DAY), now());
+        cluster.authority.certify(request.der(), &principal(Role::Tenant, "acme"), Duration::from_secs(DAY), now());
     let certificate = certificate.unwrap();
     let text = String::from_utf8_lossy(&certificate).into_owned();
     assert!(text.contains("/tenant/acme") && !text.contains("root"), "{text}");
@@ -84,7 +85,8 @@ fn changed_certificates_are_refused() {
     let cluster = Cluster::new();
     let key = std::sync::Arc::new(Key::generate().unwrap());
     let request = key.request().unwrap();
-    let good = cluster.authority.certify(&request, Role::Node, &n("n1"), Duration::from_secs(DAY), now()).unwrap();
+    let good =
+        cluster.authority.certify(&request, &principal(Role::Node, "n1"), Duration::from_secs(DAY), now()).unwrap();
     let authority = cluster.authority.trust().certificate().to_vec();
     let identity = |certificate: Vec<u8>| Identity::new(key.clone(), certificate, authority.clone(), now());
     identity(good.clone()).unwrap();
@@ -153,6 +155,13 @@ fn certificates_have_one_form() {
         (vec![dns], &both, IsCa::ExplicitNoCa, "exactly one name"),
         (vec![uri("other/node/n1")], &both, IsCa::ExplicitNoCa, "it is of cluster other"),
         (vec![uri(&good.replace("node", "admin"))], &both, IsCa::ExplicitNoCa, "names no node or tenant"),
+        (vec![uri(&good.replace("node", "tenant"))], &both, IsCa::ExplicitNoCa, "names no node or tenant"),
+        (
+            vec![uri(&format!("{}/owner/{TOKEN}", good.replace("node", "tenant")))],
+            &both,
+            IsCa::ExplicitNoCa,
+            "names no node or tenant",
+        ),
         (vec![uri(&good.replace("node/n1", "authority"))], &both, IsCa::ExplicitNoCa, "names no node or tenant"),
         (vec![uri(&good)], &clients, IsCa::ExplicitNoCa, "malformed"),
         (vec![uri(&good)], &both, IsCa::Ca(BasicConstraints::Unconstrained), "malformed"),

@@ -299,7 +299,8 @@ async fn peers_that_talk_nonsense_do_no_harm() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_connection_is_closed_with_its_reason() {
     let cluster = Cluster::new();
-    let (a, b) = (cluster.endpoint("a"), cluster.endpoint("b"));
+    let identity = cluster.node("a");
+    let (a, b) = (bind(&identity), cluster.endpoint("b"));
     let (by_a, by_b) = connect(&a, &b).await;
     let pouring: Vec<_> = [&by_a, &by_b]
         .into_iter()
@@ -312,8 +313,7 @@ async fn a_busy_connection_is_closed_with_its_reason() {
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let names = [(Role::Node, n("a"))].into_iter().collect();
-    b.revoke(RevocationList { names, ..RevocationList::default() });
+    b.set_accepted(AccessList { revoked_keys: [identity.own().key].into(), ..AccessList::default() });
     let lost = tokio::time::timeout(Duration::from_secs(2), by_a.closed()).await.unwrap();
     assert!(matches!(&lost, DisconnectReason::Closed { code: CloseCode::Revoked, .. }), "{lost}");
     for task in pouring {

@@ -1,6 +1,5 @@
 //! Joins with tokens.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use crate::raw::{Raw, closed};
 use crate::support::*;
 
 fn token(cluster: &Cluster, grant: JoinGrant) -> JoinToken {
-    cluster.authority.token(grant, Duration::from_secs(TOKEN_LIFETIME_S), now()).unwrap()
+    cluster.authority.token(grant, false, Duration::from_secs(TOKEN_LIFETIME_S), now()).unwrap()
 }
 
 /// A node that issues certificates.
@@ -44,7 +43,10 @@ async fn a_token_gets_a_certificate() {
     let node = join_now(&server, &token(&cluster, JoinGrant::Node), Role::Node, "n1").await.unwrap();
     assert_eq!((node.own().role, node.own().name.as_str()), (Role::Node, "n1"));
     assert!(node.own().expires.abs_diff(now()).as_secs().abs_diff(CERTIFICATE_LIFETIME_S) < 10);
-    let tenant = join_now(&server, &token(&cluster, JoinGrant::Tenant(n("acme"))), Role::Tenant, "acme").await.unwrap();
+    let tenant =
+        join_now(&server, &token(&cluster, JoinGrant::Tenant(n("acme"), TenantRole::Submitter)), Role::Tenant, "acme")
+            .await
+            .unwrap();
     for identity in [node, tenant] {
         connect(&bind(&identity), &server).await;
     }
@@ -76,16 +78,13 @@ async fn nodes_that_join_during_a_start_are_admitted() {
 async fn tokens_that_are_no_good_are_refused() {
     let (cluster, other) = (Cluster::new(), Cluster::new());
     let server = gateway(&cluster);
-    let tenant = token(&cluster, JoinGrant::Tenant(n("acme")));
+    let tenant = token(&cluster, JoinGrant::Tenant(n("acme"), TenantRole::Submitter));
     let minute = Duration::from_secs(60);
-    let late = cluster.authority.token(JoinGrant::Node, minute, ago(DAY)).unwrap();
-    let revoked = token(&cluster, JoinGrant::Node);
-    server.revoke(RevocationList { tokens: BTreeSet::from([revoked.id()]), ..RevocationList::default() });
+    let late = cluster.authority.token(JoinGrant::Node, false, minute, ago(DAY)).unwrap();
     for (token, role, name, code) in [
         (&tenant, Role::Tenant, "other", "token-other-role"),
         (&tenant, Role::Node, "acme", "token-other-role"),
         (&late, Role::Node, "n1", "token-expired"),
-        (&revoked, Role::Node, "n1", "token-revoked"),
         (&token(&other, JoinGrant::Node), Role::Node, "n1", "untrusted"),
     ] {
         let error = join_now(&server, token, role, name).await.unwrap_err();
@@ -137,8 +136,14 @@ async fn the_policy_rejects_taken_names() {
     let admit = {
         let seen = seen.clone();
         move |applicant: &Applicant<'_>| {
-            seen.lock().unwrap().push((applicant.name.clone(), applicant.token));
-            if applicant.name.as_str() == "taken" { Err("node `taken` is alive".to_owned()) } else { Ok(()) }
+            let (name, id) = (applicant.principal.name().clone(), applicant.token.map(JoinToken::id));
+            seen.lock().unwrap().push((name.clone(), id));
+            match name.as_str() {
+                "taken" => Err(JoinRefusal::Name { name, reason: "node `taken` is alive".to_owned() }),
+                "revoked" => Err(TokenError::Revoked { id: TOKEN }.into()),
+                "later" => Err(JoinRefusal::Unavailable("no leader".to_owned())),
+                _ => Ok(()),
+            }
         }
     };
     server.serve_joins(CertificateIssuer::new(cluster.authority.clone(), admit)).unwrap();
@@ -146,8 +151,12 @@ async fn the_policy_rejects_taken_names() {
     let error = join_now(&server, &token, Role::Node, "taken").await.unwrap_err();
     assert_eq!(error.code(), "name-taken");
     assert!(error.to_string().contains("the name `taken` is not available: node `taken` is alive"), "{error}");
+    for (name, code, may_retry) in [("revoked", "token-revoked", false), ("later", "unavailable", true)] {
+        let error = join_now(&server, &token, Role::Node, name).await.unwrap_err();
+        assert_eq!((error.code(), error.may_retry()), (code, may_retry), "{error}");
+    }
     join_now(&server, &token, Role::Node, "free").await.unwrap();
-    let names = [("taken", Some(token.id())), ("free", Some(token.id()))];
+    let names = ["taken", "revoked", "later", "free"].map(|name| (name, Some(token.id())));
     assert_eq!(*seen.lock().unwrap(), names.map(|(name, id)| (n(name), id)));
 }
 

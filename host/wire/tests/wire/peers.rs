@@ -1,6 +1,7 @@
 //! Admission of peers, by both ends.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_wire::*;
@@ -110,50 +111,77 @@ async fn certificates_begin_and_end() {
     }
 }
 
-fn revoked(serials: &[Serial], names: &[(Role, &str)]) -> RevocationList {
-    RevocationList {
-        serials: serials.iter().copied().collect(),
-        names: names.iter().map(|(role, name)| (*role, n(name))).collect(),
-        tokens: BTreeSet::new(),
-    }
+/// Returns a list that revokes the keys of nodes, and accepts these tokens of tenants.
+fn accepted(revoked: &[KeyId], tenants: Option<&[(&str, TokenId)]>) -> AccessList {
+    let tenants = match tenants {
+        None => AcceptedTenants::Unknown,
+        Some(all) => {
+            AcceptedTenants::Tokens(all.iter().map(|(name, token)| (n(name), BTreeSet::from([*token]))).collect())
+        }
+    };
+    AccessList { revoked_keys: revoked.iter().copied().collect(), tenants }
 }
 
 #[tokio::test]
 async fn revoked_peers_are_refused() {
     let cluster = Cluster::new();
-    let identity = cluster.node("n2");
-    let serial = identity.own().serial;
-    let (server, client) = (cluster.endpoint("n1"), bind(&identity));
-    for (set, expected) in [
-        (revoked(&[serial], &[]), Err("revoked")),
-        (revoked(&[], &[(Role::Node, "n2")]), Err("revoked")),
-        (revoked(&[], &[(Role::Tenant, "n2"), (Role::Node, "n22")]), Ok(())),
-        (RevocationList::default(), Ok(())),
+    let [node, tenant] = [Role::Node, Role::Tenant].map(|role| cluster.identity(role, "n2"));
+    let (key, own) = (node.own().key, cluster.node("n1"));
+    let (server, client, ada) = (bind(&own), bind(&node), bind(&tenant));
+    let other = TokenId([8; 16]);
+    for (list, of_node, of_tenant) in [
+        (accepted(&[key], None), Err("revoked"), Err("busy")),
+        (accepted(&[tenant.own().key], Some(&[])), Ok(()), Err("revoked")),
+        (accepted(&[], Some(&[("n2", TOKEN)])), Ok(()), Ok(())),
+        (accepted(&[], Some(&[("n2", other), ("n22", TOKEN)])), Ok(()), Err("revoked")),
+        (AccessList::default(), Ok(()), Ok(())),
     ] {
-        server.revoke(set.clone());
-        let message = check(&client, &server, ExpectedPeer::AnyNode, expected).await;
-        assert!(expected.is_ok() || message.contains("node `n2` was removed"), "{message}");
+        server.set_accepted(list);
+        for (endpoint, expected, name) in [(&client, of_node, "node `n2`"), (&ada, of_tenant, "tenant `n2`")] {
+            let message = check(endpoint, &server, ExpectedPeer::AnyNode, expected).await;
+            assert!(expected != Err("revoked") || message.contains(name), "{message}");
+        }
     }
-    // The client checks its own revocation list.
-    client.revoke(revoked(&[], &[(Role::Node, "n1")]));
+    // The client checks its own list.
+    client.set_accepted(accepted(&[own.own().key], Some(&[])));
     check(&client, &server, ExpectedPeer::AnyNode, Err("revoked")).await;
 }
 
 #[tokio::test]
 async fn revoking_ends_connections() {
     let cluster = Cluster::new();
-    let (server, removed, stays) = (cluster.endpoint("n1"), cluster.endpoint("n2"), cluster.endpoint("n3"));
+    let identity = cluster.node("n2");
+    let (server, removed, stays) = (cluster.endpoint("n1"), bind(&identity), cluster.endpoint("n3"));
+    let ada = bind(&cluster.tenant("ada"));
+    let (by_ada, _of_ada) = connect(&ada, &server).await;
     let (by_removed, of_removed) = connect(&removed, &server).await;
     let (by_stays, _of_stays) = connect(&stays, &server).await;
     let (_to_removed, to_removed) = connect(&server, &removed).await;
-    server.revoke(revoked(&[], &[(Role::Node, "n2")]));
-    for connection in [&by_removed, &to_removed] {
+    server.set_accepted(accepted(&[identity.own().key], Some(&[("ada", TokenId([8; 16]))])));
+    for connection in [&by_removed, &to_removed, &by_ada] {
         let lost = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await.unwrap();
         assert!(matches!(&lost, DisconnectReason::Closed { code: CloseCode::Revoked, .. }), "{lost}");
         assert!(!lost.may_retry());
     }
     assert_eq!(of_removed.closed().await, DisconnectReason::Local);
     assert!(tokio::time::timeout(Duration::from_millis(100), by_stays.closed()).await.is_err());
+}
+
+/// A certificate of a living node's name with another key, as a thief of a token might get.
+#[tokio::test]
+async fn another_key_does_not_push_a_connected_node_out() {
+    let cluster = Cluster::new();
+    let server = cluster.endpoint("n1");
+    let older = cluster.identity_of(Role::Node, "n2", ago(60), DAY);
+    let (living, other) = (bind(&older), cluster.endpoint("n2"));
+    let (by_living, of_living) = connect(&living, &server).await;
+    let message = check(&other, &server, ExpectedPeer::AnyNode, Err("replaced")).await;
+    assert!(message.contains("connected with another key"), "{message}");
+    assert!(!by_living.is_closed() && !of_living.is_closed());
+    // An operator has removed the node: its name is free.
+    server.set_accepted(accepted(&[older.own().key], None));
+    assert_eq!(of_living.closed().await, DisconnectReason::Local);
+    connect(&other, &server).await;
 }
 
 /// A certificate that expires during a connection.
@@ -188,13 +216,14 @@ async fn a_node_that_connects_again_takes_the_place_of_its_old_connection() {
     drop(of_new);
 }
 
-/// Of two nodes with one name, the one with the newer certificate stays.
+/// Of two processes with one key, the one with the newer certificate stays.
 #[tokio::test]
 async fn an_older_certificate_does_not_push_a_newer_one_out() {
     let cluster = Cluster::new();
     let server = cluster.endpoint("n1");
-    let older = bind(&cluster.identity_of(Role::Node, "n2", ago(60), DAY));
-    let newer = bind(&cluster.node("n2"));
+    let key = Arc::new(Key::generate().unwrap());
+    let older = bind(&cluster.identity_for(key.clone(), Role::Node, "n2", ago(60), DAY));
+    let newer = bind(&cluster.identity_for(key, Role::Node, "n2", now(), DAY));
     let (_outgoing, _accepted) = connect(&newer, &server).await;
     let message = check(&older, &server, ExpectedPeer::AnyNode, Err("replaced")).await;
     assert!(message.contains("connected with a newer certificate"), "{message}");
@@ -217,7 +246,10 @@ async fn there_are_as_many_as_there_may_be() {
         (Role::Tenant, "a", Ok(())),
         (Role::Tenant, "a", Err("busy")),
         (Role::Tenant, "b", Ok(())),
-        (Role::Tenant, "c", Err("busy")),
+        // The tenant with the most connections loses its newest one.
+        (Role::Tenant, "c", Ok(())),
+        (Role::Tenant, "a", Err("busy")),
+        (Role::Tenant, "d", Err("busy")),
     ] {
         let client = bind(&cluster.identity(role, name));
         let connected = client.connect(server.address().unwrap(), &ExpectedPeer::AnyNode).await;
@@ -229,6 +261,8 @@ async fn there_are_as_many_as_there_may_be() {
             kept.push((server.accept(role).await.unwrap(), connection, client));
         }
     }
+    let closed: Vec<usize> = (0..kept.len()).filter(|at| kept[*at].0.is_closed()).collect();
+    assert_eq!(closed, [3]);
 }
 
 /// The accept queue is bounded.

@@ -40,7 +40,7 @@ impl Raw {
         let pair = key();
         let request = CertificateParams::default().serialize_request(&pair).unwrap();
         let lifetime = Duration::from_secs(DAY);
-        let certificate = cluster.authority.certify(request.der(), role, &n(name), lifetime, now()).unwrap();
+        let certificate = cluster.authority.certify(request.der(), &principal(role, name), lifetime, now()).unwrap();
         Raw::with(pair, vec![certificate.into()])
     }
 

@@ -72,7 +72,10 @@ async fn renewals_are_refused_without_key_or_permission() {
     let cluster = Cluster::new();
     let (plain, gateway) = (cluster.endpoint("plain"), cluster.endpoint("gateway"));
     let refuse = |applicant: &Applicant<'_>| match applicant.token {
-        None => Err("it was put on leave".to_owned()),
+        None => {
+            let reason = "it was put on leave".to_owned();
+            Err(JoinRefusal::Name { name: applicant.principal.name().clone(), reason })
+        }
         Some(_) => Ok(()),
     };
     let node = cluster.endpoint("n1");
@@ -94,8 +97,9 @@ async fn a_newer_certificate_has_to_be_the_same_peer_s() {
     let server = cluster.endpoint("s");
     let key = Arc::new(Key::generate().unwrap());
     let lifetime = Duration::from_secs(DAY);
-    let certify =
-        |role, name: &str| cluster.authority.certify(&key.request().unwrap(), role, &n(name), lifetime, now()).unwrap();
+    let certify = |role, name: &str| {
+        cluster.authority.certify(&key.request().unwrap(), &principal(role, name), lifetime, now()).unwrap()
+    };
     for (certificate, code) in [
         (certify(Role::Node, "n1"), CloseCode::Untrusted),
         (certify(Role::Node, "n2"), CloseCode::Name),

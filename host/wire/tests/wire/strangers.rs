@@ -58,7 +58,7 @@ async fn nodes_are_no_authorities() {
     let member = Raw::member(&cluster, Role::Node, "n1");
     let lifetime = std::time::Duration::from_secs(DAY);
     let request = CertificateParams::default().serialize_request(&member.pair).unwrap();
-    let own = cluster.authority.certify(request.der(), Role::Node, &n("n1"), lifetime, now()).unwrap();
+    let own = cluster.authority.certify(request.der(), &principal(Role::Node, "n1"), lifetime, now()).unwrap();
     let issuer = Issuer::from_ca_cert_der(&own.clone().into(), &member.pair).unwrap();
     let pair = KeyPair::generate_for(&PKCS_ED25519).unwrap();
     let mut params = CertificateParams::default();

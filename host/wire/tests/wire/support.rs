@@ -47,7 +47,8 @@ impl Cluster {
 
     pub fn identity_for(&self, key: Arc<Key>, role: Role, name: &str, at: Timestamp, lifetime_s: u64) -> Identity {
         let lifetime = Duration::from_secs(lifetime_s);
-        let certificate = self.authority.certify(&key.request().unwrap(), role, &n(name), lifetime, at).unwrap();
+        let certificate =
+            self.authority.certify(&key.request().unwrap(), &principal(role, name), lifetime, at).unwrap();
         Identity::new(key, certificate, self.authority.trust().certificate().to_vec(), at).unwrap()
     }
 
@@ -58,6 +59,17 @@ impl Cluster {
     /// Returns an issuer that admits everybody with a token.
     pub fn issuer(&self) -> CertificateIssuer {
         CertificateIssuer::new(self.authority.clone(), |_: &Applicant<'_>| Ok(()))
+    }
+}
+
+/// Token from which the certificates of tenants come, unless a test exchanges another one.
+pub const TOKEN: TokenId = TokenId([7; 16]);
+
+/// Returns a node, or a tenant whose role is the one of submitters.
+pub fn principal(role: Role, name: &str) -> Principal {
+    match role {
+        Role::Node => Principal::Node(n(name)),
+        Role::Tenant => Principal::Tenant(n(name), TenantAccess { role: TenantRole::Submitter, token: TOKEN }),
     }
 }
 

@@ -8,15 +8,15 @@ use sandbar_wire::*;
 use crate::support::*;
 
 fn token(cluster: &Cluster, grant: JoinGrant) -> JoinToken {
-    cluster.authority.token(grant, Duration::from_secs(TOKEN_LIFETIME_S), now()).unwrap()
+    cluster.authority.token(grant, false, Duration::from_secs(TOKEN_LIFETIME_S), now()).unwrap()
 }
 
 #[test]
 fn a_token_survives_being_copied() {
     let cluster = Cluster::new();
-    let token = token(&cluster, JoinGrant::Tenant(n("acme")));
+    let token = token(&cluster, JoinGrant::Tenant(n("acme"), TenantRole::Submitter));
     let text = token.to_text();
-    assert!(text.starts_with("sbt1-"), "{text}");
+    assert!(text.starts_with("sbt2-"), "{text}");
     let wrapped =
         text.as_bytes().chunks(30).map(|line| String::from_utf8_lossy(line)).collect::<Vec<_>>().join("\r\n  ");
     for copy in [text.clone(), format!("  {text}\n"), wrapped, text.to_uppercase()] {
@@ -35,10 +35,10 @@ fn errors_of_token_text_are_described() {
     for (text, expected) in [
         (String::new(), TokenError::Truncated { has: 0, whole: None }),
         ("sbt".to_owned(), TokenError::Truncated { has: 0, whole: None }),
-        ("sbt1-".to_owned(), TokenError::Truncated { has: 0, whole: None }),
-        ("sbt1-ab".to_owned(), TokenError::Truncated { has: 2, whole: None }),
+        ("sbt2-".to_owned(), TokenError::Truncated { has: 0, whole: None }),
+        ("sbt2-ab".to_owned(), TokenError::Truncated { has: 2, whole: None }),
         ("hello".to_owned(), TokenError::Prefix),
-        ("sbt2-abc".to_owned(), TokenError::Prefix),
+        ("sbt1-abc".to_owned(), TokenError::Prefix),
         (text[..text.len() - 1].to_owned(), TokenError::Truncated { has: whole - 1, whole: Some(whole) }),
         (text[..100].to_owned(), TokenError::Truncated { has: 95, whole: Some(whole) }),
         (format!("{text}a"), TokenError::TooLong { has: whole + 1, whole }),
@@ -50,7 +50,7 @@ fn errors_of_token_text_are_described() {
         assert_eq!(text.parse::<JoinToken>(), Err(expected), "{text}");
     }
     let error = text[..100].parse::<JoinToken>().unwrap_err();
-    let message = format!("the join token is cut off: it has 95 characters after `sbt1-`, not {whole}; copy it again");
+    let message = format!("the join token is cut off: it has 95 characters after `sbt2-`, not {whole}; copy it again");
     assert_eq!(error.to_string(), message);
 }
 
@@ -58,7 +58,8 @@ fn errors_of_token_text_are_described() {
 fn a_token_grants_its_role_and_name() {
     let (cluster, other) = (Cluster::new(), Cluster::new());
     let trust = cluster.authority.trust();
-    let (node, tenant) = (token(&cluster, JoinGrant::Node), token(&cluster, JoinGrant::Tenant(n("acme"))));
+    let (node, tenant) =
+        (token(&cluster, JoinGrant::Node), token(&cluster, JoinGrant::Tenant(n("acme"), TenantRole::Submitter)));
     let skew = CLOCK_SKEW_S_MAX;
     let at = |offset: i64| Timestamp(node.issued().0.saturating_add_signed(offset));
     let ends = TOKEN_LIFETIME_S as i64;
@@ -86,7 +87,10 @@ fn a_token_grants_its_role_and_name() {
 fn tokens_are_short_lived() {
     let cluster = Cluster::new();
     for (seconds, is_one) in [(0, false), (1, true), (TOKEN_LIFETIME_S_MAX, true), (TOKEN_LIFETIME_S_MAX + 1, false)] {
-        assert_eq!(cluster.authority.token(JoinGrant::Node, Duration::from_secs(seconds), now()).is_ok(), is_one);
+        assert_eq!(
+            cluster.authority.token(JoinGrant::Node, false, Duration::from_secs(seconds), now()).is_ok(),
+            is_one
+        );
     }
 }
 
@@ -94,15 +98,15 @@ fn tokens_are_short_lived() {
 #[test]
 fn a_token_with_a_right_sum_and_no_signature_is_forged() {
     let cluster = Cluster::new();
-    let text = token(&cluster, JoinGrant::Tenant(n("acme"))).to_text();
+    let text = token(&cluster, JoinGrant::Tenant(n("acme"), TenantRole::Submitter)).to_text();
     let mut bytes = unbase32(&text[5..]);
     let at = bytes.windows(4).position(|window| window == b"acme").unwrap();
     bytes[at..at + 4].copy_from_slice(b"evil");
     let end = bytes.len() - 4;
     let sum = crc32fast::hash(&bytes[..end]).to_be_bytes();
     bytes[end..].copy_from_slice(&sum);
-    let forged: JoinToken = format!("sbt1-{}", base32(&bytes)).parse().unwrap();
-    assert_eq!(forged.grant(), &JoinGrant::Tenant(n("evil")));
+    let forged: JoinToken = format!("sbt2-{}", base32(&bytes)).parse().unwrap();
+    assert_eq!(forged.grant(), &JoinGrant::Tenant(n("evil"), TenantRole::Submitter));
     let error = forged.check(cluster.authority.trust(), Role::Tenant, &n("evil"), now()).unwrap_err();
     assert_eq!(error.code(), "token-forged", "{error}");
 }
@@ -139,7 +143,7 @@ fn damaged_tokens_are_refused() {
         let _seed = PrintSeedOnPanic(seed);
         let mut random = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut below = |bound: usize| random.next_u64() as usize % bound;
-        let mut damaged = if below(4) == 0 { "sbt1-".chars().collect() } else { text.clone() };
+        let mut damaged = if below(4) == 0 { "sbt2-".chars().collect() } else { text.clone() };
         for _ in 0..1 + below(6) {
             let (at, letter) = (below(damaged.len() + 1), char::from(LETTERS[below(LETTERS.len())]));
             match below(4) {

@@ -16,10 +16,10 @@ fn a_tenant_that_can_not_reach_a_jobs_node_gets_its_state_from_another() {
     let (node, client) = (1, 2);
     let nodes = Nodes::start(Net::relayed(3, 29), 2);
     nodes.meet();
-    let ada = nodes.lab.host(&["cluster", "token", "--data", "0", "--tenant", "ada"]).expect_code(0).stdout;
+    let ada = nodes.lab.tenant_token("0", "ada", &[]);
     let line = |at: usize, line: &[&str]| {
         let address = nodes.at(at);
-        let own = ["--node", &address, "--token", ada.trim()];
+        let own = ["--node", &address, "--token", &ada];
         nodes.run(client, "ada", false, &[line, &own].concat())
     };
     let program = format!("{}#tree", component("tests/programs/tasks").display());

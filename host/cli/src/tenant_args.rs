@@ -1,0 +1,183 @@
+//! Arguments of `host tenant`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use sandbar_node::{Name, NodeAddress, TenantRole, TenantSettings, TokenId};
+
+use crate::cluster_args::{TimeoutArgs, address, time};
+use crate::shares::bytes;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TenantCommand {
+    /// Adds a tenant, with default settings unless others are given.
+    #[command(after_help = "Examples:\n  host tenant add ada\n  host tenant add bob --weight 200 --jobs-max 10")]
+    Add {
+        /// The tenant's name: lower-case letters, digits and dashes.
+        #[arg(value_parser = name)]
+        name: Name,
+        #[command(flatten)]
+        settings: SettingArgs,
+        /// Folder of a node of this machine, which handles the request.
+        #[arg(long, value_name = "FOLDER")]
+        data: Option<PathBuf>,
+    },
+    /// Lists the tenants, or the tokens of one.
+    #[command(
+        after_help = "Examples:\n  host tenant list\n  host tenant list ada --json\n  host tenant list ada --node 10.0.0.1:7410   (as an admin of ada)"
+    )]
+    List {
+        /// Only this tenant, with its tokens.
+        #[arg(value_parser = name)]
+        name: Option<Name>,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        access: TenantAccessArgs,
+    },
+    /// Changes settings of a tenant.
+    #[command(
+        after_help = "Examples:\n  host tenant set ada --weight 200\n  host tenant set ada --jobs-max 10 --component-bytes-max 16MiB"
+    )]
+    Set {
+        /// The tenant's name.
+        #[arg(value_parser = name)]
+        name: Name,
+        #[command(flatten)]
+        settings: SettingArgs,
+        /// Folder of a node of this machine, which handles the request.
+        #[arg(long, value_name = "FOLDER")]
+        data: Option<PathBuf>,
+    },
+    /// Removes a tenant: revokes its certificates and tokens within 5 s, ends its jobs and deletes their records.
+    #[command(after_help = "Examples:\n  host tenant remove ada")]
+    Remove {
+        /// The tenant's name.
+        #[arg(value_parser = name)]
+        name: Name,
+        /// Folder of a node of this machine, which handles the request.
+        #[arg(long, value_name = "FOLDER")]
+        data: Option<PathBuf>,
+    },
+    /// Prints a token of a tenant, which a client exchanges for a certificate when it connects for the first time.
+    #[command(after_help = "Examples:
+  host tenant token ada                                          (on the first node)
+  host tenant token ada --role viewer --for 10m --once
+  host tenant token ada --role viewer --node 10.0.0.1:7410       (as an admin of ada)")]
+    Token {
+        /// The tenant's name.
+        #[arg(value_parser = name)]
+        name: Name,
+        /// Role of clients that exchange the token: viewer (lists, status, logs), submitter (also submits and stops
+        /// jobs) or admin (also creates and revokes tokens of the tenant).
+        #[arg(long, value_name = "ROLE", default_value = "submitter", value_parser = role)]
+        role: TenantRole,
+        /// Time for which it can be exchanged: a number and s, m or h, at most a day.
+        #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = time)]
+        lifetime: Duration,
+        /// Valid for one client only, the first one.
+        #[arg(long)]
+        once: bool,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        access: TenantAccessArgs,
+    },
+    /// Revokes a token of a tenant, and within 5 s all certificates that came from it.
+    #[command(
+        after_help = "Examples:\n  host tenant list ada\n  host tenant revoke ada 3f0c9a5e8d7b41269f5e8d7b41263f0c"
+    )]
+    Revoke {
+        /// The tenant's name.
+        #[arg(value_parser = name)]
+        name: Name,
+        /// The token's id: see `host tenant list NAME`.
+        #[arg(value_parser = token_id)]
+        token: TokenId,
+        #[command(flatten)]
+        access: TenantAccessArgs,
+    },
+}
+
+impl TenantCommand {
+    /// Returns whether the command prints JSON.
+    pub(crate) fn is_json(&self) -> bool {
+        matches!(self, TenantCommand::List { json: true, .. } | TenantCommand::Token { json: true, .. })
+    }
+}
+
+/// Access to a tenant: through a node of this machine, or from outside as an admin of the tenant.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TenantAccessArgs {
+    /// A cluster node to connect to as an admin of the tenant: HOST:PORT [default: a node of this machine]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub node: Option<NodeAddress>,
+    #[command(flatten)]
+    pub timeouts: TimeoutArgs,
+    /// Token for this user's first connection to --node. The environment variable SANDBAR_TOKEN can hold it instead.
+    #[arg(long, value_name = "TOKEN", requires = "node")]
+    pub token: Option<String>,
+    /// Folder of the node of this machine; with --node, folder of this user's certificate.
+    #[arg(long, value_name = "FOLDER")]
+    pub data: Option<PathBuf>,
+}
+
+/// Settings of a tenant.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SettingArgs {
+    /// Share of each node relative to other tenants, 1 to 1000.
+    #[arg(long, value_name = "N")]
+    pub weight: Option<u32>,
+    /// CPUs of each node that the tenant can always use, whatever others do.
+    #[arg(long, value_name = "N")]
+    pub reserved_cpus: Option<f64>,
+    /// Maximum unfinished jobs.
+    #[arg(long, value_name = "N")]
+    pub jobs_max: Option<u32>,
+    /// Maximum finished jobs that are kept.
+    #[arg(long, value_name = "N")]
+    pub finished_jobs_max: Option<u32>,
+    /// Maximum bytes of the finished jobs that are kept.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub finished_job_bytes_max: Option<u64>,
+    /// Maximum bytes of a component.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub component_bytes_max: Option<u64>,
+    /// Maximum components that each node stores.
+    #[arg(long, value_name = "N")]
+    pub components_max: Option<u32>,
+    /// Maximum bytes of the components that each node stores.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub components_bytes_max: Option<u64>,
+}
+
+impl SettingArgs {
+    /// Returns settings changed by the given ones.
+    pub(crate) fn apply(&self, to: TenantSettings) -> TenantSettings {
+        TenantSettings {
+            weight: self.weight.unwrap_or(to.weight),
+            reserved_cpus: self.reserved_cpus.unwrap_or(to.reserved_cpus),
+            jobs_max: self.jobs_max.unwrap_or(to.jobs_max),
+            finished_jobs_max: self.finished_jobs_max.unwrap_or(to.finished_jobs_max),
+            finished_job_bytes_max: self.finished_job_bytes_max.unwrap_or(to.finished_job_bytes_max),
+            component_bytes_max: self.component_bytes_max.unwrap_or(to.component_bytes_max),
+            components_max: self.components_max.unwrap_or(to.components_max),
+            components_bytes_max: self.components_bytes_max.unwrap_or(to.components_bytes_max),
+        }
+    }
+}
+
+fn name(text: &str) -> Result<Name, String> {
+    text.parse().map_err(|e: sandbar_node::NameError| e.to_string())
+}
+
+fn role(text: &str) -> Result<TenantRole, String> {
+    text.parse()
+}
+
+pub(crate) fn token_id(text: &str) -> Result<TokenId, String> {
+    text.parse()
+}

@@ -1,0 +1,269 @@
+//! Components that tenants have sent to this node, in a folder for each tenant. A tenant can use only the components in
+//! its own folder: the hash of another tenant's component is as good as any other unknown hash.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
+
+use sandbar_core::ComponentId;
+use sandbar_machine::evict_oldest;
+use sandbar_wire::{Frames, Name};
+use sha2::{Digest as _, Sha256};
+
+use crate::jobs::remove_folders;
+use crate::tenants::TenantSettings;
+
+/// Prefix of the names of incomplete components.
+const INCOMPLETE: &str = ".incomplete-";
+const EXTENSION: &str = "wasm";
+/// Time for an upload beside the time for its bytes.
+const UPLOAD_TIME: Duration = Duration::from_secs(15);
+/// Minimum rate of an upload, in bytes a second.
+const UPLOAD_RATE_MIN: u64 = 128 << 10;
+
+/// Components of tenants on this node.
+#[derive(Debug)]
+pub(crate) struct TenantComponents {
+    folder: PathBuf,
+}
+
+/// Why a component is not stored.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UploadError {
+    #[error("the component has {bytes} bytes, the limit of the tenant is {max}")]
+    TooLarge { bytes: u64, max: u64 },
+    #[error("the component did not arrive within {} s, which is less than {UPLOAD_RATE_MIN} bytes a second", _0.as_secs())]
+    TooSlow(Duration),
+    #[error("the sent component is not the announced one")]
+    Other,
+    #[error("the upload was interrupted")]
+    Interrupted,
+    #[error("{}: {_1}", _0.display())]
+    File(PathBuf, io::Error),
+}
+
+/// A file that is removed unless it becomes a component.
+struct IncompleteFile {
+    path: PathBuf,
+    is_complete: bool,
+}
+
+impl Drop for IncompleteFile {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl TenantComponents {
+    /// Opens the components in a folder of this process, and removes what an earlier process left incomplete.
+    pub(crate) fn open(folder: PathBuf) -> TenantComponents {
+        for tenant in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            for file in fs::read_dir(tenant.path()).into_iter().flatten().flatten() {
+                if file.file_name().to_string_lossy().starts_with('.') {
+                    let _ = fs::remove_file(file.path());
+                }
+            }
+        }
+        TenantComponents { folder }
+    }
+
+    fn folder(&self, tenant: &Name) -> PathBuf {
+        self.folder.join(tenant.as_str())
+    }
+
+    /// Returns the path of a component of a tenant, which need not exist.
+    pub(crate) fn path(&self, tenant: &Name, component: ComponentId) -> PathBuf {
+        self.folder(tenant).join(format!("{component}.{EXTENSION}"))
+    }
+
+    /// Opens a component of a tenant, and marks it as used.
+    pub(crate) fn get(&self, tenant: &Name, component: ComponentId) -> Option<File> {
+        let file = File::open(self.path(tenant, component)).ok()?;
+        // Eviction is by modification time. A file that can't be marked is evicted earlier.
+        let _ = file.set_modified(SystemTime::now());
+        Some(file)
+    }
+
+    /// Opens a component of any tenant, for another node.
+    pub(crate) fn get_of_any(&self, component: ComponentId) -> Option<File> {
+        let tenants = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut paths = tenants.map(|tenant| tenant.path().join(format!("{component}.{EXTENSION}")));
+        paths.find_map(|path| File::open(path).ok())
+    }
+
+    /// Removes a component that can't be used.
+    pub(crate) fn remove(&self, tenant: &Name, component: ComponentId) {
+        let _ = fs::remove_file(self.path(tenant, component));
+    }
+
+    /// Removes the components of tenants that `exists` does not know.
+    pub(crate) fn remove_others(&self, exists: impl Fn(&Name) -> bool) {
+        remove_folders(&self.folder, exists);
+    }
+
+    /// Receives a component of `bytes` bytes into a file. `in_use` protects components of running jobs from eviction.
+    /// Whatever happens, nothing else than a whole component stays on disk.
+    pub(crate) async fn receive(
+        &self,
+        tenant: &Name,
+        component: ComponentId,
+        bytes: u64,
+        settings: &TenantSettings,
+        in_use: &BTreeSet<ComponentId>,
+        frames: &mut Frames,
+    ) -> Result<(), UploadError> {
+        let max = settings.component_bytes_max;
+        if bytes > max {
+            return Err(UploadError::TooLarge { bytes, max });
+        }
+        let (draft, mut file) = self.draft(tenant)?;
+        let time = UPLOAD_TIME + Duration::from_secs(bytes / UPLOAD_RATE_MIN);
+        let upload = async {
+            let (mut hash, mut received) = (Sha256::new(), 0);
+            loop {
+                let chunk = frames.recv().await.ok().flatten().ok_or(UploadError::Interrupted)?;
+                if chunk.is_empty() {
+                    return Ok((hash, file, received));
+                }
+                received += chunk.len() as u64;
+                if received > bytes {
+                    return Err(UploadError::Other);
+                }
+                hash.update(&chunk);
+                // A slow disk must not block other requests.
+                let written = tokio::task::spawn_blocking(move || file.write_all(&chunk).map(|()| file)).await;
+                file = written
+                    .map_err(io::Error::other)
+                    .flatten()
+                    .map_err(|e| UploadError::File(draft.path.clone(), e))?;
+            }
+        };
+        let (hash, file, received) =
+            tokio::time::timeout(time, upload).await.map_err(|_| UploadError::TooSlow(time))??;
+        if received != bytes || ComponentId::from_digest(hash.finalize().into()) != component {
+            return Err(UploadError::Other);
+        }
+        drop(file);
+        self.publish(draft, tenant, component, settings, in_use)
+    }
+
+    /// Stores a component that another node has sent.
+    pub(crate) fn insert(
+        &self,
+        tenant: &Name,
+        component: ComponentId,
+        bytes: &[u8],
+        settings: &TenantSettings,
+        in_use: &BTreeSet<ComponentId>,
+    ) -> Result<(), UploadError> {
+        let (draft, mut file) = self.draft(tenant)?;
+        file.write_all(bytes).map_err(|e| UploadError::File(draft.path.clone(), e))?;
+        self.publish(draft, tenant, component, settings, in_use)
+    }
+
+    fn draft(&self, tenant: &Name) -> Result<(IncompleteFile, File), UploadError> {
+        static DRAFTS: AtomicU64 = AtomicU64::new(0);
+        let folder = self.folder(tenant);
+        fs::DirBuilder::new().recursive(true).create(&folder).map_err(|e| UploadError::File(folder.clone(), e))?;
+        let path = folder.join(format!("{INCOMPLETE}{}", DRAFTS.fetch_add(1, Relaxed)));
+        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let file = created.map_err(|e| UploadError::File(path.clone(), e))?;
+        Ok((IncompleteFile { path, is_complete: false }, file))
+    }
+
+    /// Makes a complete draft a component, and evicts the least recently used ones beyond the tenant's limits.
+    fn publish(
+        &self,
+        mut draft: IncompleteFile,
+        tenant: &Name,
+        component: ComponentId,
+        settings: &TenantSettings,
+        in_use: &BTreeSet<ComponentId>,
+    ) -> Result<(), UploadError> {
+        let path = self.path(tenant, component);
+        fs::rename(&draft.path, &path).map_err(|e| UploadError::File(path, e))?;
+        draft.is_complete = true;
+        let is_kept =
+            |path: &Path| component_of(path).is_none_or(|other| other == component || in_use.contains(&other));
+        let (files_max, bytes_max) = (settings.components_max as usize, settings.components_bytes_max);
+        evict_oldest(&self.folder(tenant), files_max, bytes_max, is_kept);
+        Ok(())
+    }
+}
+
+/// Returns the component of a file's name.
+fn component_of(path: &Path) -> Option<ComponentId> {
+    let is_component = path.extension().is_some_and(|extension| extension == EXTENSION);
+    path.file_stem().filter(|_| is_component)?.to_str()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(components: &TenantComponents, tenant: &Name) -> Vec<u8> {
+        (0..20).filter(|number| components.path(tenant, component(*number)).is_file()).collect()
+    }
+
+    fn component(number: u8) -> ComponentId {
+        ComponentId::from_digest([number; 32])
+    }
+
+    #[test]
+    fn components_belong_to_their_tenants_and_the_oldest_are_evicted() {
+        let folder = tempfile::tempdir().unwrap();
+        let components = TenantComponents::open(folder.path().to_owned());
+        let [ada, bob]: [Name; 2] = ["ada", "bob"].map(|name| name.parse().unwrap());
+        let settings = TenantSettings { components_max: 3, components_bytes_max: 100, ..TenantSettings::default() };
+        let insert = |tenant: &Name, number: u8, bytes: usize| {
+            let in_use = BTreeSet::from([component(1)]);
+            components.insert(tenant, component(number), &vec![0; bytes], &settings, &in_use).unwrap();
+            let used = SystemTime::UNIX_EPOCH + Duration::from_secs(number.into());
+            File::options()
+                .append(true)
+                .open(components.path(tenant, component(number)))
+                .unwrap()
+                .set_modified(used)
+                .unwrap();
+        };
+        for number in [1, 2, 3] {
+            insert(&ada, number, 20);
+        }
+        assert!(components.get(&bob, component(1)).is_none() && components.get_of_any(component(1)).is_some());
+        insert(&bob, 9, 100);
+        // By number. The first one is in use.
+        insert(&ada, 4, 20);
+        assert_eq!(names(&components, &ada), [1, 3, 4]);
+        // By bytes. Use protects from eviction.
+        components.get(&ada, component(3)).unwrap();
+        insert(&ada, 5, 60);
+        assert_eq!(names(&components, &ada), [1, 3, 5]);
+        assert_eq!(names(&components, &bob), [9]);
+        components.remove_others(|name| *name == bob);
+        assert_eq!((names(&components, &ada).len(), names(&components, &bob)), (0, vec![9]));
+    }
+
+    #[test]
+    fn what_is_incomplete_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let components = TenantComponents::open(folder.path().to_owned());
+        let ada: Name = "ada".parse().unwrap();
+        let (draft, _file) = components.draft(&ada).unwrap();
+        let path = draft.path.clone();
+        assert!(path.is_file());
+        drop(draft);
+        assert!(!path.exists());
+        let (draft, _file) = components.draft(&ada).unwrap();
+        let path = draft.path.clone();
+        // The process is killed.
+        std::mem::forget(draft);
+        TenantComponents::open(folder.path().to_owned());
+        assert!(!path.exists());
+    }
+}

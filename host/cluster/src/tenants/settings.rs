@@ -1,0 +1,96 @@
+//! Settings of a tenant.
+
+use sandbar_core::LimitError;
+use serde::{Deserialize, Serialize};
+
+/// Settings of a tenant. Operators change them; settings that a stored record lacks have their defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TenantSettings {
+    /// Share of each node relative to the weights of other tenants: 1 to 1000.
+    pub weight: u32,
+    /// CPUs of each node that the tenant can always use, whatever other tenants do.
+    pub reserved_cpus: f64,
+    /// Maximum unfinished jobs. Further jobs are refused.
+    pub jobs_max: u32,
+    /// Maximum finished jobs in the cluster's store. The jobs that ended first are dropped.
+    pub finished_jobs_max: u32,
+    /// Maximum bytes of finished jobs in the cluster's store. The jobs that ended first are dropped.
+    pub finished_job_bytes_max: u64,
+    /// Maximum bytes of one component.
+    pub component_bytes_max: u64,
+    /// Maximum components that a node stores. The least recently used ones are evicted.
+    pub components_max: u32,
+    /// Maximum bytes of the components that a node stores. The least recently used ones are evicted.
+    pub components_bytes_max: u64,
+}
+
+impl Default for TenantSettings {
+    fn default() -> TenantSettings {
+        TenantSettings {
+            weight: 100,
+            reserved_cpus: 0.0,
+            jobs_max: 64,
+            finished_jobs_max: 1000,
+            finished_job_bytes_max: 16 << 20,
+            component_bytes_max: 64 << 20,
+            components_max: 64,
+            components_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// Maximum of [`TenantSettings::reserved_cpus`].
+const RESERVED_CPUS_MAX: f64 = 1_000_000.0;
+
+impl TenantSettings {
+    /// Checks each setting against its range.
+    ///
+    /// # Errors
+    /// The first setting out of its range.
+    pub fn check(&self) -> Result<(), LimitError> {
+        // A range of whole numbers: any other value counts as out of it.
+        let is_in_range = (0.0..=RESERVED_CPUS_MAX).contains(&self.reserved_cpus);
+        let reserved_cpus = if is_in_range { self.reserved_cpus as u64 } else { u64::MAX };
+        LimitError::check([
+            ("weight", self.weight.into(), 1..=1000),
+            ("reserved_cpus", reserved_cpus, 0..=RESERVED_CPUS_MAX as u64),
+            ("jobs_max", self.jobs_max.into(), 0..=100_000),
+            ("finished_jobs_max", self.finished_jobs_max.into(), 0..=100_000),
+            ("finished_job_bytes_max", self.finished_job_bytes_max, 0..=1 << 40),
+            ("component_bytes_max", self.component_bytes_max, 1..=256 << 20),
+            ("components_max", self.components_max.into(), 1..=100_000),
+            ("components_bytes_max", self.components_bytes_max, self.component_bytes_max..=1 << 40),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_have_ranges() {
+        let default = TenantSettings::default;
+        for (settings, wrong) in [
+            (default(), None),
+            (TenantSettings { weight: 0, ..default() }, Some("weight")),
+            (TenantSettings { weight: 1001, ..default() }, Some("weight")),
+            (TenantSettings { reserved_cpus: 0.5, ..default() }, None),
+            (TenantSettings { reserved_cpus: -0.5, ..default() }, Some("reserved_cpus")),
+            (TenantSettings { reserved_cpus: f64::NAN, ..default() }, Some("reserved_cpus")),
+            (TenantSettings { reserved_cpus: f64::INFINITY, ..default() }, Some("reserved_cpus")),
+            (TenantSettings { jobs_max: 0, ..default() }, None),
+            (TenantSettings { component_bytes_max: 0, ..default() }, Some("component_bytes_max")),
+            (TenantSettings { components_bytes_max: 1 << 20, ..default() }, Some("components_bytes_max")),
+        ] {
+            assert_eq!(settings.check().err().map(|e| e.name), wrong, "{settings:?}");
+        }
+    }
+
+    #[test]
+    fn stored_settings_may_lack_fields() {
+        let settings: TenantSettings = serde_json::from_str(r#"{"weight":7,"of_a_later_version":1}"#).unwrap();
+        assert_eq!(settings, TenantSettings { weight: 7, ..TenantSettings::default() });
+    }
+}
