@@ -134,6 +134,18 @@ pub(crate) struct SettingArgs {
     /// CPUs of each node that the tenant can always use, whatever others do.
     #[arg(long, value_name = "N")]
     pub reserved_cpus: Option<f64>,
+    /// Maximum unfinished tasks on each node.
+    #[arg(long, value_name = "N")]
+    pub tasks_max: Option<u64>,
+    /// Maximum actors on each node, with those that outlive their jobs.
+    #[arg(long, value_name = "N")]
+    pub actors_max: Option<u64>,
+    /// Maximum memory of each node's own process for tasks, calls, objects and small values.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub memory_bytes_max: Option<u64>,
+    /// Maximum bytes of objects on each node, in memory and on disk.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub object_bytes_max: Option<u64>,
     /// Maximum unfinished jobs.
     #[arg(long, value_name = "N")]
     pub jobs_max: Option<u32>,
@@ -160,6 +172,10 @@ impl SettingArgs {
         TenantSettings {
             weight: self.weight.unwrap_or(to.weight),
             reserved_cpus: self.reserved_cpus.unwrap_or(to.reserved_cpus),
+            tasks_max: self.tasks_max.unwrap_or(to.tasks_max),
+            actors_max: self.actors_max.unwrap_or(to.actors_max),
+            memory_bytes_max: self.memory_bytes_max.unwrap_or(to.memory_bytes_max),
+            object_bytes_max: self.object_bytes_max.unwrap_or(to.object_bytes_max),
             jobs_max: self.jobs_max.unwrap_or(to.jobs_max),
             finished_jobs_max: self.finished_jobs_max.unwrap_or(to.finished_jobs_max),
             finished_job_bytes_max: self.finished_job_bytes_max.unwrap_or(to.finished_job_bytes_max),

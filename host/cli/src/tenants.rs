@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use sandbar_node::{ClusterClient, Name, Tenant, TenantSettings, TenantToken};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{NodeResponse, SocketRequest, send_request};
+use crate::cluster::{SocketRequest, send_request};
 use crate::error::CliError;
 use crate::output;
 use crate::remote;

@@ -255,7 +255,7 @@ impl Cluster {
         let member = Member { resources: Amounts::from_resources(&resources), slots, ..self.state.own.clone() };
         // A node has one runtime.
         let _ = self.state.runtime.set(NodeRuntime { handle, services, run, member: member.clone() });
-        membership::share_by_settings(&self.state);
+        membership::apply_settings(&self.state);
         let task = self.state.handle.spawn(membership::maintain(self.state.clone(), member));
         self.tasks.handles().push(task);
     }

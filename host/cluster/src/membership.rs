@@ -142,7 +142,7 @@ fn replaced(by: &Member) -> ClusterError {
 pub(crate) async fn observe_identities(cluster: Arc<ClusterState>, own: KeyId) {
     let on_change = |accepted: &AccessList| {
         forget_removed_tenants(&cluster);
-        share_by_settings(&cluster);
+        apply_settings(&cluster);
         if accepted.revoked_keys.contains(&own) {
             cluster.membership.fence("it was removed from its cluster (`host nodes remove`)".to_owned());
         }
@@ -150,11 +150,11 @@ pub(crate) async fn observe_identities(cluster: Arc<ClusterState>, own: KeyId) {
     observe_access(&*cluster.store, &cluster.network.endpoint, &cluster.tenants, on_change).await;
 }
 
-/// Tells the runtime, once it has started, each tenant's share of the node.
-pub(crate) fn share_by_settings(cluster: &ClusterState) {
+/// Tells the runtime, once it has started, each tenant's share of the node and its limits.
+pub(crate) fn apply_settings(cluster: &ClusterState) {
     let Some(runtime) = cluster.runtime.get() else { return };
     for (tenant, settings) in &*cluster.tenants.all() {
-        runtime.handle.set_share(tenant_id(tenant), settings.weight, settings.reserved_cpus);
+        runtime.handle.set_tenant(tenant_id(tenant), settings.policy());
     }
 }
 

@@ -113,6 +113,8 @@ codes! {
     Host = "host", Host;
     /// Too many nodes were lost while they ran the job, so that no other node takes it over.
     TakeoverLimit = "takeover-limit", Job;
+    /// The tenant has as many tasks, actors or bytes as it may.
+    TenantLimit = "tenant-limit", Job;
 }
 
 /// An error of a call, with the function and group that it concerns.

@@ -19,4 +19,4 @@ pub use kernel::{
     udp_buffers,
 };
 pub use limits::{MemoryBound, address_space_bytes, memory_limit};
-pub use memory::{has_little_memory, memory_for_objects, memory_for_rows, morsels_at_once};
+pub use memory::{has_little_memory, memory_for_objects, memory_for_rows, memory_for_tasks, morsels_at_once};

@@ -6,6 +6,8 @@ use crate::limits::usable_bytes;
 const ROWS_SHARE: f64 = 0.4;
 /// Share for objects of programs before they spill.
 const OBJECTS_SHARE: f64 = 0.3;
+/// Share for tasks, calls and small values of programs.
+const TASKS_SHARE: f64 = 0.3;
 /// Share for the stored bytes of morsels that are read concurrently. Decoded morsels are several times as large.
 const READING_SHARE: f64 = 0.25;
 /// Usable memory where the kernel does not report it.
@@ -34,6 +36,11 @@ fn rows_share(usable_bytes: u64) -> u64 {
 /// Returns the default memory for objects of programs before they spill, in bytes.
 pub fn memory_for_objects() -> u64 {
     share(OBJECTS_SHARE)
+}
+
+/// Returns the memory for the tasks, calls and small values of programs, in bytes. Beyond it, tasks can't be submitted.
+pub fn memory_for_tasks() -> u64 {
+    share(TASKS_SHARE)
 }
 
 /// Returns the number of morsels to read concurrently: one more than workers, or fewer if their stored bytes would exceed a

@@ -48,5 +48,6 @@ pub use runner::{
     ClusterProgram, NodeResources, PROGRAM_ADDRESS_BYTES, ProgramRunner, ProgramRunnerOptions, ProgramSpec, RunProgram,
     RunningProgram, RuntimePeers, RuntimeStarted, find_program, load_program,
 };
+pub use sandbar_sched::TenantLimits;
 pub use summary::ProgramSummary;
-pub use thread::RuntimeHandle;
+pub use thread::{RuntimeHandle, TenantPolicy};

@@ -9,6 +9,7 @@ use std::time::Instant;
 use sandbar_core::{Code, Fault, FunctionKind, Limits, NodeId, TaskKind};
 use sandbar_functions::{FunctionLoader, LoadedComponent, find_component};
 use sandbar_jobs::{JobProgress, JobRecorder, LogOutput, Phase};
+use sandbar_machine::memory_for_tasks;
 use sandbar_sched::{JobLimits, RESOURCE_UNIT, ResourceSet};
 use sandbar_worker::program::ProgramWorkerOptions;
 use sandbar_worker::{CallJob, CallScheduler, GpuProcesses, Leases, peak_memory_bytes};
@@ -255,6 +256,7 @@ impl ProgramRunner {
                 job_limits: JOB_LIMITS,
                 task_limits: self.options.limits,
                 memory_bytes_max: self.options.object_bytes_max,
+                task_bytes_max: memory_for_tasks(),
             },
             peers,
             workers: ProgramWorkerOptions {
@@ -265,11 +267,7 @@ impl ProgramRunner {
                 program: self.options.worker.clone(),
                 gpus: self.options.gpus.clone(),
             },
-            store: StoreOptions {
-                job_bytes_max: u64::MAX,
-                folder: self.options.spill.clone(),
-                reserve_bytes: self.options.disk_reserve_bytes,
-            },
+            store: StoreOptions { folder: self.options.spill.clone(), reserve_bytes: self.options.disk_reserve_bytes },
         };
         let slots = self.options.workers as u32;
         let started = Arc::new(Runtime::start(options).map_err(start_fault)?);

@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit};
 use sandbar_core::{Code, ComponentId, Fault, JobId, Limits, NodeId, ObjectId, TenantId, WorkerId};
 use sandbar_jobs::{JobQuery, JobResponse};
 use sandbar_machine::raise_file_limit;
-use sandbar_sched::{TenantShare, WorkerKind};
+use sandbar_sched::{TenantLimits, TenantShare, WorkerKind};
 use sandbar_store::{Disk, DiskCompletion, DiskTask, SealedFile, SpillFolder, StoreLimits, ValueStore};
 use sandbar_worker::CallJob;
 use sandbar_worker::program::{NodeDoorbell, ProgramWorker, ProgramWorkerOptions, monotonic_nanos};
@@ -49,12 +49,21 @@ pub(crate) struct RuntimeOptions {
 /// Options of the value store.
 #[derive(Debug, Clone)]
 pub(crate) struct StoreOptions {
-    /// Maximum bytes of the values of one job, in memory and on disk.
-    pub(crate) job_bytes_max: u64,
     /// Folder of values on disk.
     pub(crate) folder: PathBuf,
     /// Disk space to keep free, in bytes; `None` for the default.
     pub(crate) reserve_bytes: Option<u64>,
+}
+
+/// What a tenant gets of a node.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TenantPolicy {
+    /// Weight relative to other tenants, at least 1.
+    pub weight: u32,
+    /// Processors that the tenant can always use.
+    pub reserved_cpus: f64,
+    /// What it may use at once.
+    pub limits: TenantLimits,
 }
 
 pub(crate) enum Request {
@@ -69,7 +78,7 @@ pub(crate) enum Request {
     Connect(NewPeer),
     Share(ObjectId, Callback<Result<SealedFile, Fault>>),
     AddWorkerIds(Range<u32>),
-    SetShare(TenantId, TenantShare),
+    SetTenant(TenantId, TenantShare, TenantLimits),
     /// A value was fetched, by its number.
     Fetched(u64, Result<SealedFile, Fault>),
     /// A program of a node was loaded, by its number.
@@ -111,11 +120,10 @@ impl RuntimeHandle {
         let _ = stopped.recv();
     }
 
-    /// Changes a tenant's share of the node: its weight relative to other tenants, at least 1, and the processors that it can
-    /// always use.
-    pub fn set_share(&self, tenant: TenantId, weight: u32, reserved_cpus: f64) {
-        let share = TenantShare { weight, reserved_cpus: units(reserved_cpus) };
-        self.send(Request::SetShare(tenant, share));
+    /// Changes a tenant's share of the node, and its limits.
+    pub fn set_tenant(&self, tenant: TenantId, policy: TenantPolicy) {
+        let share = TenantShare { weight: policy.weight, reserved_cpus: units(policy.reserved_cpus) };
+        self.send(Request::SetTenant(tenant, share, policy.limits));
     }
 
     /// Connects another node.
@@ -208,7 +216,7 @@ impl Runtime {
         let RuntimeOptions { engine: engine_options, workers, peers, store } = options;
         let memory_bytes_max = engine_options.memory_bytes_max;
         let driver = ThreadDriver::start(handle.clone(), workers, peers, &store, memory_bytes_max)?;
-        let values = ValueStore::new(store_limits(memory_bytes_max, &store));
+        let values = ValueStore::new(store_limits(memory_bytes_max));
         let is_contended = handle.leases.is_contended.clone();
         let work = move || {
             // Each large value is a file.
@@ -244,13 +252,9 @@ impl Drop for Runtime {
 }
 
 /// Returns the limits of the value store, as far as this process may open files.
-pub(crate) fn store_limits(memory_bytes_max: u64, options: &StoreOptions) -> StoreLimits {
+pub(crate) fn store_limits(memory_bytes_max: u64) -> StoreLimits {
     let files = getrlimit(Resource::Nofile).maximum.unwrap_or(FILES_MAX).min(FILES_MAX);
-    StoreLimits {
-        memory_bytes_max,
-        files_max: files.saturating_sub(OTHER_FILES).max(files / 2) as usize,
-        job_bytes_max: options.job_bytes_max,
-    }
+    StoreLimits { memory_bytes_max, files_max: files.saturating_sub(OTHER_FILES).max(files / 2) as usize }
 }
 
 /// The thread's work.
@@ -322,7 +326,7 @@ impl EventLoop {
             Request::Connect(peer) => engine.join(peer),
             Request::Share(object, reply) => engine.share(object, reply),
             Request::AddWorkerIds(ids) => engine.add_worker_ids(ids),
-            Request::SetShare(tenant, share) => engine.set_share(tenant, share),
+            Request::SetTenant(tenant, share, limits) => engine.set_tenant(tenant, share, limits),
             Request::Fetched(number, fetched) => engine.fetched(number, fetched),
             Request::Loaded(node, program, loaded) => engine.loaded(node, program, loaded),
             Request::CachedResults(name, from, reply) => reply(engine.cached_results(&name, from)),

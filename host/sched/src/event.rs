@@ -29,8 +29,8 @@ pub enum Event<C, V> {
     /// A worker is lost. `started` are its tasks that are known to have started; the others keep their attempt. If the
     /// worker was killed because of one of its tasks, only that `culprit` loses one of its retries.
     WorkerLost { worker: WorkerId, started: Vec<TaskId>, culprit: Option<TaskId> },
-    /// The share of a tenant is this one from now on.
-    ShareChanged { tenant: TenantId, share: TenantShare },
+    /// The share and the limits of a tenant are these from now on. What exceeds a new limit stays.
+    TenantChanged { tenant: TenantId, share: TenantShare, limits: TenantLimits },
     /// Time passed, as told by [`Scheduler::set_time`](crate::Scheduler::set_time): tenants may have waited too long.
     Tick,
     /// A job started.
@@ -292,6 +292,32 @@ pub struct Failure {
     pub system: bool,
 }
 
+/// Limits of what a tenant uses at once. Beyond them, its submissions and values fail. Before that, while unfinished tasks
+/// take half of the memory, the embedder has the tenant's submissions wait ([`crate::Scheduler::held_submissions`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TenantLimits {
+    /// Maximum number of unfinished tasks.
+    pub tasks_max: u64,
+    /// Maximum number of actors, with those that outlive their jobs.
+    pub actors_max: u64,
+    /// Maximum bytes of this process's memory for tasks, calls, objects and small values.
+    pub memory_bytes_max: u64,
+    /// Maximum bytes of values in the object store.
+    pub object_bytes_max: u64,
+}
+
+impl Default for TenantLimits {
+    /// No limits.
+    fn default() -> TenantLimits {
+        TenantLimits {
+            tasks_max: u64::MAX,
+            actors_max: u64::MAX,
+            memory_bytes_max: u64::MAX,
+            object_bytes_max: u64::MAX,
+        }
+    }
+}
+
 /// Limits of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobLimits {
@@ -306,7 +332,8 @@ pub struct JobLimits {
     pub lineage_bytes_max: u64,
     /// Maximum number of placement groups.
     pub groups_max: u64,
-    /// Maximum bytes of calls of unfinished tasks. The embedder enforces it ([`crate::Scheduler::call_bytes`]).
+    /// Maximum bytes of calls of unfinished tasks, beyond which the embedder has submissions wait
+    /// ([`crate::Scheduler::held_submissions`]).
     pub call_bytes_max: u64,
 }
 

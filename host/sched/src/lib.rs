@@ -24,10 +24,11 @@ mod views;
 
 pub use event::{
     Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Outcome, ParentRef, Submission, SubmissionKind,
-    TenantShare, WorkerKind,
+    TenantLimits, TenantShare, WorkerKind,
 };
 pub use queries::deadlock::{Deadlock, DeadlockSearch, WaitSet};
 pub use queries::unmet_demand::{DemandSource, UnmetDemand};
+pub use records::ledger::ValueBytes;
 pub use records::lineage::{PayloadCallbacks, ValueLocation};
 pub use records::resources::{RESOURCE_UNIT, ResourceSet};
 pub use scheduler::{Options, Scheduler};

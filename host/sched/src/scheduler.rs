@@ -29,6 +29,8 @@ pub struct Options {
     /// Nanoseconds that a tenant waits, while it uses less than its share, until its tasks start on processors that others
     /// use.
     pub patience_nanos: u64,
+    /// Bytes of this process's memory for tasks, calls, objects and small values of all tenants.
+    pub memory_bytes_max: u64,
 }
 
 impl Default for Options {
@@ -39,6 +41,7 @@ impl Default for Options {
             window_max: 1024,
             actors_max: 1000,
             patience_nanos: 10_000_000,
+            memory_bytes_max: u64::MAX,
         }
     }
 }
@@ -80,7 +83,7 @@ impl<C, V> Scheduler<C, V> {
             jobs: Jobs::new(),
             classes: Classes::new(),
             queue: Queue::new(),
-            cluster: Cluster::new(),
+            cluster: Cluster::new(options.memory_bytes_max),
             work: StepWork::new(),
         }
     }

@@ -79,7 +79,7 @@ impl Machine {
         for (index, appetite) in (0..).zip(appetites) {
             let (job, tenant) = (JobId(index), TenantId(index.into()));
             let share = TenantShare { weight: appetite.weight, reserved_cpus: 0 };
-            machine.step(Event::ShareChanged { tenant, share });
+            machine.step(Event::TenantChanged { tenant, share, limits: TenantLimits::default() });
             machine.step(Event::JobStarted { job, tenant, limits: JobLimits { tasks_max: 1 << 20, ..LIMITS } });
             machine.step(Event::WorkerReady {
                 worker: WorkerId(index),

@@ -3,14 +3,17 @@
 mod dsl;
 
 use dsl::*;
-use sandbar_core::{ActorId, JobId};
+use sandbar_core::{ActorId, JobId, TenantId};
 
 /// The drivers of the jobs 1 (tenant 1) and 2 (tenant 2).
 const DRIVERS: [u32; 2] = [DRIVER, 200];
 
 /// A node with a job of each of two tenants, and task workers 1 and 2 of tenant 1, 3 and 4 of tenant 2.
 fn two_tenants(cpus: u64) -> World {
-    let mut world = World::empty();
+    start_two_tenants(World::empty(), cpus)
+}
+
+fn start_two_tenants(mut world: World, cpus: u64) -> World {
     world.node_with_workers(1, cpus, 2);
     world.running_job_of(1, 1, 1, DRIVERS[0]).running_job_of(2, 2, 2, DRIVERS[1]);
     world.worker_of(1, 1, 1).worker_of(2, 1, 1).worker_of(3, 1, 2).worker_of(4, 1, 2).discard_actions();
@@ -158,4 +161,92 @@ fn detached_actors_are_of_their_tenant() {
     let other = Submission { job: JobId(2), parent: Some(parent(2, 0, DRIVERS[1])), ..detached(30, 4) };
     world.submit(other);
     assert_eq!(world.steps.actor_named(JobId(2), "store"), Some(ActorId(30)));
+}
+
+fn with_memory(limits: TenantLimits, memory_bytes_max: u64) -> World {
+    let mut world = start_two_tenants(World::with_value_bytes(memory_bytes_max), 2);
+    world.limit(1, limits);
+    world
+}
+
+#[test]
+fn a_tenant_has_limited_tasks_and_actors() {
+    let mut world = with_memory(TenantLimits { tasks_max: 3, actors_max: 1, ..TenantLimits::default() }, u64::MAX);
+    world.submit_all([t(10), actor(11, 0)]).submit_all([t(12), second(20), second(21), second(22)]);
+    let too_many = "main > t12: its tenant would have 4 unfinished tasks, the limit is 3 (tasks-max): have fewer at once, \
+                    or ask the operator [tenant-limit]";
+    world.error_is(12, too_many).has_no_error(20).has_no_error(21).has_no_error(22);
+    world.discard_actions().done(10, 1).submit(actor(13, 0));
+    let too_many = "main > t13: its tenant would have 2 actors, the limit is 1 (actors-max): end some, also those that \
+                    outlive their jobs (`host list actors`), or ask the operator [tenant-limit]";
+    world.error_is(13, too_many).submit(t(14)).has_no_error(14);
+}
+
+#[test]
+fn the_values_of_a_tenant_are_limited() {
+    let limits = TenantLimits { memory_bytes_max: 100_000, object_bytes_max: 3 * STORED, ..TenantLimits::default() };
+    let mut world = with_memory(limits, u64::MAX);
+    let driver = DRIVERS[0];
+    world.put(50_000, 1, driver, &[]).has_no_error(50_000);
+    world.put(50_001, 1, driver, &[]).put(STORED, 1, driver, &[]).put(STORED + 1, 1, driver, &[]);
+    let error = world.error(50_001).to_string();
+    assert!(
+        error.contains("bytes of the node's memory") && error.contains("limit is 100000 (memory-bytes-max)"),
+        "{error}"
+    );
+    world.has_no_error(STORED + 1).put(STORED + 2, 1, driver, &[]);
+    let error = world.error(STORED + 2).to_string();
+    assert!(error.contains("would use 3145731 bytes of objects, the limit is 3145728 (object-bytes-max)"), "{error}");
+    // A result that finds no room fails its task, and what is released makes room.
+    world.submit_all([t(60_000), second(60_001)]).discard_actions().done(60_000, 1).done(60_001, 3);
+    assert!(world.error(60_000).to_string().ends_with("[tenant-limit]"));
+    world.has_no_error(60_001).release(50_000, driver).put(50_002, 1, driver, &[]).has_no_error(50_002);
+}
+
+/// Objects that only carry the error of a limit are limited as well.
+#[test]
+fn errors_of_limits_take_limited_memory() {
+    let limits = JobLimits { objects_max: 1 << 30, ..LIMITS };
+    let mut world = World::with_value_bytes(u64::MAX);
+    world.node_with_workers(1, 2, 2).limit(1, TenantLimits { memory_bytes_max: 10_000, ..TenantLimits::default() });
+    world
+        .step(Event::JobStarted { job: JobId(1), tenant: TenantId(1), limits })
+        .driver(DRIVER, 1, 1)
+        .submit(first(1, 1));
+    for object in 0..100_000 {
+        world.put(STORED / 2 + object, 1, DRIVER, &[]).discard_actions();
+    }
+    let objects = world.steps.count_objects(JobId(1));
+    assert!((60_000..70_000).contains(&objects), "{objects}");
+}
+
+/// The memory for all tenants is full: those above their part of it can't have more, others can.
+#[test]
+fn a_full_memory_is_shared() {
+    let mut world = with_memory(TenantLimits::default(), 1_000_000);
+    for object in 60_000..60_017 {
+        world.put(object, 1, DRIVERS[0], &[]).has_no_error(object);
+    }
+    world.put(70_000, 1, DRIVERS[0], &[]).put(70_001, 2, DRIVERS[1], &[]).has_no_error(70_001);
+    assert!(world.error(70_000).to_string().ends_with("[tenant-limit]"), "a tenant alone has all");
+    world.put(70_002, 1, DRIVERS[0], &[]);
+    let error = world.error(70_002).to_string();
+    assert!(error.contains("the limit is 500000 (memory-bytes-max)"), "{error}");
+}
+
+#[test]
+fn submissions_of_a_tenant_wait_before_they_fail() {
+    let mut world = with_memory(TenantLimits { memory_bytes_max: 40_000, ..TenantLimits::default() }, u64::MAX);
+    let held = |world: &World, are_held: bool| world.steps.held_submissions(|_| are_held).count();
+    // A task takes 768 bytes, and 88 of its call. So does the root task.
+    for task in 10..32 {
+        world.submit(t(task));
+    }
+    assert_eq!(held(&world, false), 0);
+    world.submit(t(32));
+    assert_eq!((held(&world, false), held(&world, true)), (1, 1));
+    for task in 25..33 {
+        world.cancel(task, false);
+    }
+    assert_eq!((held(&world, false), held(&world, true)), (0, 0));
 }

@@ -10,7 +10,8 @@ use sandbar_core::{
 };
 use sandbar_sched::{
     Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Options, Outcome, ParentRef, PayloadCallbacks,
-    RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, TenantShare, WorkerKind,
+    RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, TenantLimits, TenantShare, ValueBytes,
+    WorkerKind,
 };
 
 /// Small ranges of ids, so that most events name something that exists, existed or will exist.
@@ -82,9 +83,15 @@ struct History {
 
 impl Default for History {
     fn default() -> History {
-        let callbacks = PayloadCallbacks { can_be_lost: |value| value % 4 > 0, location: |_| None, call_bytes: |_| 0 };
+        let callbacks = PayloadCallbacks {
+            can_be_lost: |value| value % 4 > 0,
+            location: |_| None,
+            call_bytes: |_| 100,
+            value_bytes: |value| ValueBytes { memory: value % 1000, stored: value % 3 * 1000 },
+        };
+        let options = Options { memory_bytes_max: 100_000, ..Options::default() };
         History {
-            sched: Scheduler::with_lineage(Options::default(), callbacks),
+            sched: Scheduler::with_lineage(options, callbacks),
             actions: Vec::new(),
             workers: BTreeSet::new(),
             values: BTreeSet::new(),
@@ -222,7 +229,13 @@ impl History {
             }
             5 if bytes.ratio(1, 4)? => {
                 let share = TenantShare { weight: bytes.arbitrary()?, reserved_cpus: bytes.arbitrary()? };
-                Event::ShareChanged { tenant: tenant_of(job(bytes)?), share }
+                let limits = TenantLimits {
+                    tasks_max: bytes.arbitrary::<u8>()?.into(),
+                    actors_max: bytes.arbitrary::<u8>()?.into(),
+                    memory_bytes_max: bytes.arbitrary::<u16>()?.into(),
+                    object_bytes_max: bytes.arbitrary::<u16>()?.into(),
+                };
+                Event::TenantChanged { tenant: tenant_of(job(bytes)?), share, limits }
             }
             5 => {
                 let job = job(bytes)?;

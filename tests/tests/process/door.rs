@@ -28,7 +28,7 @@ fn refusal(response: &Value) -> (&str, &str) {
 }
 
 /// Returns a file with words of the status of a process, in KiB.
-fn status_kib(process: u32, word: &str) -> u64 {
+pub fn status_kib(process: u32, word: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(word)).unwrap();
     line.trim_start_matches(':').trim().trim_end_matches("kB").trim().parse().unwrap()

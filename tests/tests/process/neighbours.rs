@@ -6,6 +6,7 @@ use sandbar_tests::{CommandOutput, component, print_line};
 use serde_json::{Value, json};
 
 use crate::cluster::Nodes;
+use crate::door::status_kib;
 
 /// A node with two tenants.
 struct Neighbours {
@@ -118,4 +119,33 @@ fn a_job_keeps_its_worker_beside_tasks_that_must_end() {
         let log = node.wait().stderr;
         assert!(!log.contains("is lost"), "{hostile}: {log}");
     }
+}
+
+/// A tenant with little memory can't fill that of the node, nor its disk.
+#[test]
+fn a_tenant_fills_no_more_memory_than_it_may() {
+    const LIMIT_MIB: u64 = 32;
+    let neighbours = Neighbours::start_with(&["--object-memory", "64MiB"]);
+    let (mib, name) = (format!("{LIMIT_MIB}MiB"), NAMES[HOSTILE]);
+    let limits = ["--memory-bytes-max", &mib, "--object-bytes-max", &mib];
+    neighbours.nodes.lab.host(&[&["tenant", "set", name, "--data", "1"][..], &limits].concat()).expect_code(0);
+    let process = neighbours.nodes.running[0].process();
+    let task = |name: &str| format!("{}#{name}", component("tests/programs/tasks").display());
+    neighbours.victim();
+    let before_kib = status_kib(process, "VmRSS");
+    for (bytes, name) in [("4000", "memory-bytes-max"), ("100000", "object-bytes-max")] {
+        let error = neighbours.submit(HOSTILE, &task("hoards"), &[&format!("bytes={bytes}")]);
+        let text = error.as_str().expect("an error");
+        assert!(text.contains(&format!("the limit is {} ({name})", LIMIT_MIB << 20)), "{text}");
+        assert!(text.ends_with("[tenant-limit]"), "{text}");
+    }
+    for bytes in ["3000", "99000", "255000"] {
+        let job = neighbours.begin(HOSTILE, &task("piles"), &[&format!("bytes={bytes}")]);
+        std::thread::sleep(Duration::from_secs(2));
+        neighbours.victim();
+        neighbours.stop(HOSTILE, &job);
+    }
+    // Memory that was freed may not be returned at once, and the victim's job takes some.
+    let added_kib = status_kib(process, "VmHWM").saturating_sub(before_kib);
+    assert!(added_kib < (4 * LIMIT_MIB) << 10, "{added_kib} KiB");
 }

@@ -207,7 +207,7 @@ const RESPONSES: [&str; 14] = [
     r#"{"elsewhere":"127.0.0.1:7410"}"#,
     r#""seen""#,
     r#"{"nodes":["127.0.0.1:7410"]}"#,
-    r#"{"tenant":{"name":"alice","created_s":1,"settings":{"weight":100,"reserved_cpus":0.0,"jobs_max":64,"finished_jobs_max":1000,"finished_job_bytes_max":16777216,"component_bytes_max":67108864,"components_max":64,"components_bytes_max":268435456},"tokens":[]}}"#,
+    r#"{"tenant":{"name":"alice","created_s":1,"settings":{"weight":100,"reserved_cpus":0.0,"tasks_max":1000000,"actors_max":1000,"memory_bytes_max":536870912,"object_bytes_max":17179869184,"jobs_max":64,"finished_jobs_max":1000,"finished_job_bytes_max":16777216,"component_bytes_max":67108864,"components_max":64,"components_bytes_max":268435456},"tokens":[]}}"#,
     r#"{"token":[{"id":"07070707070707070707070707070707","role":"viewer","use_once":true,"created_by":null,"issued_s":1,"expires_s":2,"last_use":null},"sbt2-a"]}"#,
     r#""done""#,
     r#"{"later":"why"}"#,

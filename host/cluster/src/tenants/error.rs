@@ -48,7 +48,7 @@ impl TenantError {
             TenantError::Exists(_) => "tenant-exists",
             TenantError::UnknownToken(..) => "no-token",
             TenantError::Setting(_) => "setting",
-            TenantError::TenantLimit(_) => "tenant-limit",
+            TenantError::TenantLimit(_) => "too-many-tenants",
             TenantError::TokenLimit(..) => "token-limit",
             TenantError::HigherRole { .. } => "role",
             TenantError::NoAuthority => "no-authority",

@@ -7,9 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
-use sandbar_meta::{
-    Condition, Entry, Key, MetaStore, MetaValue, Operation, Revision, TransactResponse, Transaction,
-};
+use sandbar_meta::{Condition, Entry, Key, MetaStore, MetaValue, Operation, Revision, TransactResponse, Transaction};
 use sandbar_wire::{
     AcceptedTenants, AccessList, CLOCK_SKEW_S_MAX, JoinRefusal, JoinToken, KeyId, Name, Timestamp, TokenError, TokenId,
 };

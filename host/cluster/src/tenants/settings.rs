@@ -1,6 +1,7 @@
 //! Settings of a tenant.
 
 use sandbar_core::LimitError;
+use sandbar_runtime::{TenantLimits, TenantPolicy};
 use serde::{Deserialize, Serialize};
 
 /// Settings of a tenant. Operators change them; settings that a stored record lacks have their defaults.
@@ -11,6 +12,15 @@ pub struct TenantSettings {
     pub weight: u32,
     /// CPUs of each node that the tenant can always use, whatever other tenants do.
     pub reserved_cpus: f64,
+    /// Maximum unfinished tasks on each node. Further ones fail.
+    pub tasks_max: u64,
+    /// Maximum actors on each node, with those that outlive their jobs. Further ones fail.
+    pub actors_max: u64,
+    /// Maximum bytes of the memory of each node's own process for tasks, calls, objects and small values. Submissions wait
+    /// once unfinished tasks take half of them.
+    pub memory_bytes_max: u64,
+    /// Maximum bytes of objects on each node, in memory and on disk. Further values fail.
+    pub object_bytes_max: u64,
     /// Maximum unfinished jobs. Further jobs are refused.
     pub jobs_max: u32,
     /// Maximum finished jobs in the cluster's store. The jobs that ended first are dropped.
@@ -30,6 +40,10 @@ impl Default for TenantSettings {
         TenantSettings {
             weight: 100,
             reserved_cpus: 0.0,
+            tasks_max: 1_000_000,
+            actors_max: 1000,
+            memory_bytes_max: 512 << 20,
+            object_bytes_max: 16 << 30,
             jobs_max: 64,
             finished_jobs_max: 1000,
             finished_job_bytes_max: 16 << 20,
@@ -44,6 +58,14 @@ impl Default for TenantSettings {
 const RESERVED_CPUS_MAX: f64 = 1_000_000.0;
 
 impl TenantSettings {
+    /// Returns what the tenant gets of a node.
+    pub(crate) fn policy(&self) -> TenantPolicy {
+        let TenantSettings { weight, reserved_cpus, .. } = *self;
+        let TenantSettings { tasks_max, actors_max, memory_bytes_max, object_bytes_max, .. } = *self;
+        let limits = TenantLimits { tasks_max, actors_max, memory_bytes_max, object_bytes_max };
+        TenantPolicy { weight, reserved_cpus, limits }
+    }
+
     /// Checks each setting against its range.
     ///
     /// # Errors
@@ -55,6 +77,10 @@ impl TenantSettings {
         LimitError::check([
             ("weight", self.weight.into(), 1..=1000),
             ("reserved_cpus", reserved_cpus, 0..=RESERVED_CPUS_MAX as u64),
+            ("tasks_max", self.tasks_max, 1..=4_000_000),
+            ("actors_max", self.actors_max, 0..=1_000_000),
+            ("memory_bytes_max", self.memory_bytes_max, 1 << 20..=1 << 40),
+            ("object_bytes_max", self.object_bytes_max, 0..=1 << 50),
             ("jobs_max", self.jobs_max.into(), 0..=100_000),
             ("finished_jobs_max", self.finished_jobs_max.into(), 0..=100_000),
             ("finished_job_bytes_max", self.finished_job_bytes_max, 0..=1 << 40),

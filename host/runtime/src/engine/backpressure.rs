@@ -1,5 +1,5 @@
-//! Back-pressure on submission: tasks of a job wait before they submit more while calls of its unfinished tasks take too many
-//! bytes.
+//! Back-pressure on submission: tasks of a job wait before they submit more while the unfinished tasks of the job, or of its
+//! tenant, take too many bytes.
 //!
 //! Workers hold each task of a held job that has submitted one more call; clients of such a job are not polled. If nothing of
 //! a held job runs, and nothing of it finishes for a while, the job may wait for what its tasks wait to submit: each of them
@@ -25,7 +25,7 @@ const WARN_AFTER: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 struct HeldJob {
     since: Instant,
-    /// Bytes of its calls.
+    /// Bytes of the unfinished tasks.
     bytes: u64,
     /// Last time that `bytes` fell, or that its tasks submitted one more call.
     last_progress: Instant,
@@ -37,13 +37,10 @@ struct HeldJob {
 pub(super) struct BackPressure(BTreeMap<JobId, HeldJob>);
 
 impl BackPressure {
-    /// Holds jobs above the limit, and releases those below three quarters of it.
+    /// Holds jobs above a limit, and releases those below three quarters of it.
     pub(super) fn tick(&mut self, cx: &mut Context) {
-        let is_high = |(job, bytes, max): &(JobId, u64, u64)| {
-            if self.0.contains_key(job) { *bytes > max / 4 * 3 } else { bytes > max }
-        };
-        let high: BTreeMap<JobId, (u64, u64)> =
-            cx.scheduler.call_bytes().filter(is_high).map(|(job, bytes, max)| (job, (bytes, max))).collect();
+        let held = cx.scheduler.held_submissions(|job| self.0.contains_key(&job));
+        let high: BTreeMap<JobId, (u64, u64)> = held.map(|(job, bytes, max)| (job, (bytes, max))).collect();
         if high.is_empty() && self.0.is_empty() {
             return;
         }
@@ -114,8 +111,8 @@ impl HeldJob {
         self.last_progress = now;
         if now - self.since >= WARN_AFTER && !std::mem::replace(&mut self.is_warned, true) {
             let line = format!(
-                "tasks wait to submit more: calls that have not ended have {} bytes of arguments, the limit is {max} \
-                 (call_bytes_max), and none of them runs; have fewer at once, or put large arguments into objects",
+                "tasks wait to submit more: those that have not ended take {} bytes, the limit is {max}, and none of \
+                 them runs; have fewer at once, or put large arguments into objects",
                 self.bytes
             );
             cx.push(Effect::Job(JobEffect::Warn(job, line)));

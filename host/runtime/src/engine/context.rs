@@ -10,7 +10,8 @@ use std::time::Instant;
 use rustc_hash::FxHashMap;
 use sandbar_core::{Fault, IdAllocator, JobId, Limits, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_sched::{
-    Event, JobLimits, Options, PayloadCallbacks, ResourceSet, Scheduler, TaskView, ValueLocation, WorkerKind,
+    Event, JobLimits, Options, PayloadCallbacks, ResourceSet, Scheduler, TaskView, ValueBytes, ValueLocation,
+    WorkerKind,
 };
 use sandbar_store::{LendResult, StoreAction, ValueKey, ValueMemory, ValueStore, WriterAction};
 use sandbar_worker::program::NodeMessage;
@@ -36,6 +37,8 @@ pub(crate) struct EngineOptions {
     pub(crate) task_limits: Limits,
     /// Memory for objects, in bytes.
     pub(crate) memory_bytes_max: u64,
+    /// Memory of this process for tasks, calls, objects and small values of all tenants, in bytes.
+    pub(crate) task_bytes_max: u64,
 }
 
 /// Shared state of the engine's parts.
@@ -120,6 +123,11 @@ const PAYLOAD_CALLBACKS: PayloadCallbacks<TaskPayload, StoredValue> = PayloadCal
         StoredValue::Remote(key) => Some(ValueLocation { node: Some(key.node), bytes: key.bytes }),
     },
     call_bytes: |call| call.bytes(),
+    value_bytes: |value| match value {
+        StoredValue::Inline(bytes) => ValueBytes { memory: bytes.len() as u64, stored: 0 },
+        StoredValue::Local(_, bytes) => ValueBytes { memory: 0, stored: *bytes },
+        StoredValue::Remote(_) => ValueBytes::default(),
+    },
 };
 
 impl Context {
@@ -131,9 +139,10 @@ impl Context {
     ) -> Context {
         let own = WorkerId(options.worker_ids.start);
         let time = Time { now: driver.now(), nanos: driver.monotonic_nanos() };
+        let scheduler_options = Options { memory_bytes_max: options.task_bytes_max, ..Options::default() };
         Context {
             options,
-            scheduler: Scheduler::with_lineage(Options::default(), PAYLOAD_CALLBACKS),
+            scheduler: Scheduler::with_lineage(scheduler_options, PAYLOAD_CALLBACKS),
             values,
             remote_values: RemoteValues::default(),
             workers: BTreeMap::new(),

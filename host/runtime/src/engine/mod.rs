@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst, fence};
 
 use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_jobs::{JobQuery, JobResponse, LogEntry};
-use sandbar_sched::{Event, Submission, TaskState, TenantShare, WorkerKind};
+use sandbar_sched::{Event, Submission, TaskState, TenantLimits, TenantShare, WorkerKind};
 use sandbar_store::{SealedFile, ValueStore};
 use sandbar_worker::CallJob;
 use tokio::sync::oneshot;
@@ -167,9 +167,9 @@ impl Engine {
         self.run_effects();
     }
 
-    /// Changes a tenant's share of the node.
-    pub(crate) fn set_share(&mut self, tenant: TenantId, share: TenantShare) {
-        self.cx.step(Event::ShareChanged { tenant, share });
+    /// Changes a tenant's share of the node, and its limits.
+    pub(crate) fn set_tenant(&mut self, tenant: TenantId, share: TenantShare, limits: TenantLimits) {
+        self.cx.step(Event::TenantChanged { tenant, share, limits });
         self.run_effects();
     }
 

@@ -101,7 +101,7 @@ impl<C, V> Scheduler<C, V> {
 
     /// Returns the number of a job's objects.
     pub fn count_objects(&self, job: JobId) -> u64 {
-        self.jobs.find(job).map_or(0, |at| self.jobs[at].objects)
+        self.jobs.find(job).map_or(0, |at| self.jobs[at].usage.objects)
     }
 
     /// Iterates over the workers in an arbitrary order.
@@ -239,10 +239,15 @@ impl<C, V> Scheduler<C, V> {
         })
     }
 
-    /// Returns for each job the bytes of the calls of its unfinished tasks, and the limit beyond which the embedder
-    /// blocks further submissions.
-    pub fn call_bytes(&self) -> impl Iterator<Item = (JobId, u64, u64)> {
-        self.jobs.iter().map(|job| (job.id, job.call_bytes, job.limits.call_bytes_max))
+    /// Returns the jobs whose tasks must wait before they submit more, with the bytes of the unfinished tasks of the job or of
+    /// its tenant, and their limit. Jobs that `are_held` already wait until a quarter of these bytes is free.
+    pub fn held_submissions(&self, are_held: impl Fn(JobId) -> bool) -> impl Iterator<Item = (JobId, u64, u64)> {
+        self.jobs.iter().filter_map(move |job| {
+            let (is_held, tenant) = (are_held(job.id), &self.cluster.tenants[job.tenant]);
+            let of_job = (job.usage.call_bytes, job.limits.call_bytes_max);
+            let exceeds = |(bytes, max): &(u64, u64)| if is_held { *bytes > max / 4 * 3 } else { bytes > max };
+            [of_job, tenant.queued_bytes()].into_iter().find(exceeds).map(|(bytes, max)| (job.id, bytes, max))
+        })
     }
 
     /// Whether some worker runs a task of the job, as far as the scheduler knows.
@@ -278,6 +283,7 @@ impl<C, V> Scheduler<C, V> {
         self.tasks.len() + self.objects.len() + self.ids.len() + self.classes.len() + self.queue.shapes() == 0
             && self.actors.is_empty()
             && self.jobs.is_empty()
+            && self.cluster.tenants.is_unused()
             && self.groups.is_empty()
             && self.cluster.bundles.len() == 0
             && self.queue.is_empty()

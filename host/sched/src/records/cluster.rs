@@ -37,12 +37,12 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    pub(crate) fn new() -> Cluster {
+    pub(crate) fn new(memory_bytes_max: u64) -> Cluster {
         Cluster {
             nodes: Nodes::new(),
             bundles: Slab::new(),
             workers: Workers::new(),
-            tenants: Tenants::new(),
+            tenants: Tenants::new(memory_bytes_max),
             offers: BTreeMap::new(),
             idle: 0,
             recallable: BTreeMap::new(),

@@ -9,6 +9,7 @@ use crate::event::JobLimits;
 use crate::records::classes::JobClasses;
 use crate::records::id_table::IdTable;
 use crate::records::keys::{JobKey, ObjectKey, TaskKey, TenantKey, WorkerKey};
+use crate::records::ledger::Usage;
 use crate::records::lineage::JobLineage;
 use crate::records::slab::{Slab, index_records};
 
@@ -27,13 +28,9 @@ pub(crate) struct Job {
     pub(crate) child: Option<TaskKey>,
     /// The worker of the root task.
     pub(crate) driver: Option<WorkerKey>,
-    /// Number of unfinished tasks.
-    pub(crate) tasks: u64,
-    /// Bytes of the calls of unfinished tasks, without those of actor creators.
-    pub(crate) call_bytes: u64,
+    pub(crate) usage: Usage,
     /// Number of task records.
     pub(crate) records: u64,
-    pub(crate) objects: u64,
     /// Head of the linked list of the job's objects.
     pub(crate) objects_first: Option<ObjectKey>,
     pub(crate) classes: JobClasses,
@@ -61,10 +58,8 @@ impl Job {
             has_started: false,
             child: None,
             driver: None,
-            tasks: 0,
-            call_bytes: 0,
+            usage: Usage::default(),
             records: 0,
-            objects: 0,
             objects_first: None,
             classes: JobClasses::default(),
             lineage: JobLineage::default(),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use sandbar_core::{NodeId, ObjectId};
 
 use crate::records::keys::{NumberedTask, ObjectKey, TaskKey};
+use crate::records::ledger::ValueBytes;
 
 /// Location of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,12 +25,19 @@ pub struct PayloadCallbacks<C, V> {
     pub location: fn(&V) -> Option<ValueLocation>,
     /// Bytes of a call.
     pub call_bytes: fn(&C) -> u64,
+    /// Bytes of a value on this node. They do not change while the value exists.
+    pub value_bytes: fn(&V) -> ValueBytes,
 }
 
 impl<C, V> Default for PayloadCallbacks<C, V> {
     /// No value is ever lost.
     fn default() -> PayloadCallbacks<C, V> {
-        PayloadCallbacks { can_be_lost: |_| false, location: |_| None, call_bytes: |_| 0 }
+        PayloadCallbacks {
+            can_be_lost: |_| false,
+            location: |_| None,
+            call_bytes: |_| 0,
+            value_bytes: |_| ValueBytes::default(),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod id_table;
 pub(crate) mod ids;
 pub(crate) mod jobs;
 pub(crate) mod keys;
+pub(crate) mod ledger;
 pub(crate) mod level;
 pub(crate) mod lineage;
 pub(crate) mod nodes;

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use sandbar_core::TenantId;
 
-use crate::event::TenantShare;
+use crate::event::{TenantLimits, TenantShare};
 use crate::records::keys::TenantKey;
+use crate::records::ledger::Usage;
 use crate::records::resources::ResourceSet;
 use crate::records::slab::{Slab, index_records};
 
@@ -27,6 +28,10 @@ const LAG: u128 = LAG_NANOS * MILLION as u128 * SCALE / DEFAULT_WEIGHT;
 pub(crate) struct Tenant {
     pub(crate) id: TenantId,
     pub(crate) share: TenantShare,
+    /// Limits of what it uses at once.
+    limits: TenantLimits,
+    /// Tasks, objects and bytes of its jobs.
+    usage: Usage,
     /// Processors in use. Tasks that continue may use more than there are.
     cpus: i128,
     /// Processors in use on local nodes.
@@ -81,6 +86,10 @@ pub(crate) struct Tenants {
     local_cpus: u64,
     /// Sum of the weights of the tenants that compete for them, as of the last [`Tenants::end_waits`].
     competing_weights: u64,
+    /// What all tenants use.
+    usage: Usage,
+    /// Bytes of this process's memory for all tenants.
+    memory_bytes_max: u64,
 }
 
 index_records!([] Tenants, TenantKey => Tenant);
@@ -90,6 +99,8 @@ impl Tenant {
         Tenant {
             id,
             share: TenantShare::default(),
+            limits: TenantLimits::default(),
+            usage: Usage::default(),
             cpus: 0,
             local_cpus: 0,
             rest: ResourceSet::default(),
@@ -126,13 +137,18 @@ impl Tenant {
         (self.dominant_share, self.is_of_cpus) = (of_cpus.max(of_rest), of_cpus >= of_rest);
     }
 
+    /// Returns the bytes of the tenant's unfinished tasks, and those beyond which its submissions wait.
+    pub(crate) fn queued_bytes(&self) -> (u64, u64) {
+        (self.usage.queued_bytes(), self.limits.memory_bytes_max / 2)
+    }
+
     fn is_idle(&self) -> bool {
         self.cpus <= 0 && self.rest.is_zero()
     }
 }
 
 impl Tenants {
-    pub(crate) fn new() -> Tenants {
+    pub(crate) fn new(memory_bytes_max: u64) -> Tenants {
         Tenants {
             records: Slab::new(),
             ids: BTreeMap::new(),
@@ -142,6 +158,8 @@ impl Tenants {
             total: ResourceSet::default(),
             local_cpus: 0,
             competing_weights: 0,
+            usage: Usage::default(),
+            memory_bytes_max,
         }
     }
 
@@ -167,11 +185,36 @@ impl Tenants {
         at
     }
 
-    /// Changes the share of a tenant.
-    pub(crate) fn set_share(&mut self, id: TenantId, share: TenantShare) {
+    /// Changes the share and the limits of a tenant.
+    pub(crate) fn set(&mut self, id: TenantId, share: TenantShare, limits: TenantLimits) {
         let at = self.get_or_insert(id);
-        self.records[at].charge(self.now);
-        self.records[at].share = share;
+        let tenant = &mut self.records[at];
+        tenant.charge(self.now);
+        (tenant.share, tenant.limits) = (share, limits);
+    }
+
+    /// Changes what the jobs of a tenant use.
+    #[inline]
+    pub(crate) fn count(&mut self, at: TenantKey, change: impl Fn(&mut Usage)) {
+        change(&mut self.records[at].usage);
+        change(&mut self.usage);
+    }
+
+    /// Whether no tenant has tasks, objects or values.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.usage == Usage::default()
+    }
+
+    /// Returns what a tenant uses, and its limits. While all tenants together use more than this process's memory for them,
+    /// none may use more than its part of it.
+    pub(crate) fn usage(&self, at: TenantKey) -> (&Usage, TenantLimits) {
+        let tenant = &self.records[at];
+        let mut limits = tenant.limits;
+        if self.usage.memory_bytes() >= self.memory_bytes_max {
+            let users = self.ids.values().filter(|at| self.records[**at].usage.memory_bytes() > 0).count() as u64;
+            limits.memory_bytes_max = limits.memory_bytes_max.min(self.memory_bytes_max / users.max(1));
+        }
+        (&tenant.usage, limits)
     }
 
     /// Changes what the nodes have: `total` on all of them, `local_cpus` processors on the local ones.
@@ -288,10 +331,10 @@ mod tests {
     const QUANTUM: u64 = 1_000_000;
 
     fn tenants(count: u64, weights: &[u32]) -> (Tenants, Vec<TenantKey>) {
-        let mut tenants = Tenants::new();
+        let mut tenants = Tenants::new(u64::MAX);
         tenants.set_total(ResourceSet { cpus: count * CPU, ..ResourceSet::default() }, count * CPU);
         let keys = weights.iter().zip(1..).map(|(weight, id)| {
-            tenants.set_share(TenantId(id), TenantShare { weight: *weight, reserved_cpus: 0 });
+            tenants.set(TenantId(id), TenantShare { weight: *weight, reserved_cpus: 0 }, TenantLimits::default());
             tenants.get_or_insert(TenantId(id))
         });
         let keys = keys.collect();
@@ -354,7 +397,7 @@ mod tests {
     fn waiting_tenants_overcommit() {
         for (cpus, weight, reserved, expected) in [(2, 100, 0, 1), (4, 100, 0, 2), (4, 300, 0, 3), (4, 100, 4, 4)] {
             let (mut tenants, keys) = tenants(cpus, &[100, weight]);
-            tenants.set_share(TenantId(2), TenantShare { weight, reserved_cpus: reserved * CPU });
+            tenants.set(TenantId(2), TenantShare { weight, reserved_cpus: reserved * CPU }, TenantLimits::default());
             tenants.change_usage(keys[0], uses(i128::from(cpus)));
             tenants.passed_over(keys[1]);
             assert!(!tenants.end_waits(&keys[1..], QUANTUM), "it has not waited");
@@ -375,7 +418,7 @@ mod tests {
     /// The resource of which a tenant uses most decides.
     #[test]
     fn the_dominant_share_counts() {
-        let mut tenants = Tenants::new();
+        let mut tenants = Tenants::new(u64::MAX);
         let total = ResourceSet { cpus: 10 * CPU, gpus: 2 * CPU, ..ResourceSet::default() };
         tenants.set_total(total, 10 * CPU);
         let (many, few) = (tenants.get_or_insert(TenantId(1)), tenants.get_or_insert(TenantId(2)));

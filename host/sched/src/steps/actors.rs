@@ -42,6 +42,8 @@ impl<C, V> Scheduler<C, V> {
                     let message = "is detached and takes objects of its job: pass values instead";
                     return Err(Fault::new(Code::BadRequest, message));
                 }
+                let (usage, limits) = self.cluster.tenants.usage(self.jobs[job].tenant);
+                limits.check_actor(usage)?;
                 match self.actors.taken_name(&self.jobs[job], spec) {
                     Some(name) => Err(Fault::new(Code::NameTaken, format!("there is an actor `{name}` already"))),
                     None => Ok(()),
@@ -108,6 +110,7 @@ impl<C, V> Scheduler<C, V> {
         {
             self.pin(handle);
         }
+        self.count(job, |usage| usage.actors += 1);
         let actor = Actor { creator: Some(creator), ..Actor::new(id, job, spec) };
         let at = self.actors.insert(actor, &self.jobs[job]);
         self.tasks[creator].actor = Some(at);
@@ -299,6 +302,7 @@ impl<C, V> Scheduler<C, V> {
         let record = &mut self.actors[actor];
         record.creator = None;
         let id = record.id;
+        self.count(self.tasks[at].job, |usage| usage.actors -= 1);
         // The actor's record may be removed before the record of the creation task, which is a plain task now.
         self.tasks[at].actor = None;
         self.forget_if_unused(id);

@@ -67,7 +67,7 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn resolve_borrow(&mut self, id: ObjectId, value: Result<V, Arc<TaskError>>, refs: &[ObjectId]) {
         let is_awaited = |at: &ObjectKey| self.objects[*at].is_borrowed() && self.objects[*at].is_pending();
         match (self.ids.find_object(id).filter(is_awaited), value) {
-            (Some(at), Ok(value)) => match self.all_usable(self.objects[at].job, refs) {
+            (Some(at), Ok(value)) => match self.admit_value(self.objects[at].job, &value, refs) {
                 Ok(contents) => self.set_ready(at, value, contents),
                 Err(fault) => {
                     self.work.act(Action::Drop { object: id, value });

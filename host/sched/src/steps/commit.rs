@@ -93,6 +93,7 @@ impl<C, V> Scheduler<C, V> {
             let message = format!("returned {} values instead of {}", values.len(), task.returns);
             return Err(Fault::new(Code::BadOutput, message));
         }
+        self.has_room_for_values(task.job, values.iter().map(|(value, _)| value))?;
         if values.iter().all(|(_, refs)| refs.is_empty()) {
             return Ok(Vec::new());
         }

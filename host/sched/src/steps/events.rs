@@ -28,8 +28,8 @@ impl<C, V> Scheduler<C, V> {
                 }
             }
             Event::WorkerLost { worker, started, culprit } => self.lose_worker(worker, &started, culprit),
-            Event::ShareChanged { tenant, share } => {
-                self.cluster.tenants.set_share(tenant, share);
+            Event::TenantChanged { tenant, share, limits } => {
+                self.cluster.tenants.set(tenant, share, limits);
                 self.work.needs_dispatch = true;
             }
             Event::Tick => self.end_waits(),

@@ -41,6 +41,7 @@ impl<C, V> Scheduler<C, V> {
         self.end_objects(at);
         actors.into_iter().for_each(|id| self.forget_if_unused(id));
         if let Some(job) = self.jobs.remove(at) {
+            self.cluster.tenants.count(job.tenant, |usage| usage.subtract(&job.usage));
             self.classes.forget(&mut self.queue, job.classes);
         }
         self.tasks.shrink();

@@ -6,6 +6,7 @@ use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, WorkerId};
 
 use crate::event::{Action, WorkerKind};
 use crate::records::keys::{JobKey, NumberedTask, ObjectKey, TaskKey, WorkerKey};
+use crate::records::ledger::Usage;
 use crate::records::object::{Object, ObjectOutcome, WorkerCount};
 use crate::records::step_work::WorkItem;
 use crate::scheduler::Scheduler;
@@ -24,8 +25,8 @@ impl<C, V> Scheduler<C, V> {
         holder: Option<WorkerKey>,
     ) -> ObjectKey {
         let mut object = Object::new(id, job_at, index, value);
+        self.count(job_at, |usage| usage.objects += 1);
         let job = &mut self.jobs[job_at];
-        job.objects += 1;
         object.after = job.objects_first;
         let at = self.objects.insert(object);
         if let Some(after) = job.objects_first.replace(at) {
@@ -99,9 +100,9 @@ impl<C, V> Scheduler<C, V> {
             return self.close_stream(at);
         }
         let Some(mut object) = self.objects.remove(at) else { return };
+        self.count(object.job, |usage| usage.objects -= 1);
         let job = &mut self.jobs[object.job];
         let has_lineage = job.lineage.all > 0;
-        job.objects -= 1;
         match object.before {
             Some(before) => self.objects[before].after = object.after,
             None => job.objects_first = object.after,
@@ -126,16 +127,40 @@ impl<C, V> Scheduler<C, V> {
             self.work.act(Action::ReleaseBorrow { object: object.id });
         }
         if let ObjectOutcome::Ready(value) = object.value {
-            self.work.act(Action::Drop { object: object.id, value });
+            self.drop_value(object.id, object.job, value);
         }
+    }
+
+    /// Drops the value of an object.
+    pub(crate) fn drop_value(&mut self, id: ObjectId, job: JobKey, value: V) {
+        let bytes = (self.callbacks.value_bytes)(&value);
+        self.count(job, |usage| {
+            usage.values.memory -= bytes.memory;
+            usage.values.stored -= bytes.stored;
+        });
+        self.work.act(Action::Drop { object: id, value });
+    }
+
+    /// Changes what a job and its tenant use.
+    #[inline]
+    pub(crate) fn count(&mut self, job: JobKey, change: impl Fn(&mut Usage)) {
+        let job = &mut self.jobs[job];
+        change(&mut job.usage);
+        self.cluster.tenants.count(job.tenant, change);
     }
 
     /// Sets the value of a pending object.
     pub(crate) fn set_ready(&mut self, at: ObjectKey, value: V, contents: Vec<ObjectKey>) {
         contents.iter().for_each(|content| self.pin(*content));
+        let bytes = (self.callbacks.value_bytes)(&value);
         let object = &mut self.objects[at];
+        let job = object.job;
         object.value = ObjectOutcome::Ready(value);
         object.set_contents(contents);
+        self.count(job, |usage| {
+            usage.values.memory += bytes.memory;
+            usage.values.stored += bytes.stored;
+        });
         for dependent in self.take_dependents_of(at) {
             if self.tasks.is_waiting(dependent) {
                 let task = &mut self.tasks[dependent.task];

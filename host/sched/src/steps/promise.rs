@@ -32,7 +32,16 @@ impl<C, V> Scheduler<C, V> {
 
     /// Sets the value or the error of a promised object. Its job may have ended.
     pub(crate) fn fulfil(&mut self, id: ObjectId, value: Result<V, Fault>) {
-        match (self.promised(id), value) {
+        let at = self.promised(id);
+        let room = |value: &V| at.map_or(Ok(()), |at| self.has_room_for_values(self.objects[at].job, [value]));
+        let value = match value.as_ref().map(room) {
+            Ok(Err(fault)) => {
+                value.into_iter().for_each(|value| self.work.act(Action::Drop { object: id, value }));
+                Err(fault)
+            }
+            _ => value,
+        };
+        match (at, value) {
             (Some(at), Ok(value)) => self.set_ready(at, value, Vec::new()),
             (Some(at), Err(fault)) => self.set_failed(at, &Arc::new(TaskError { fault, chain: Vec::new() })),
             (None, Ok(value)) => self.work.act(Action::Drop { object: id, value }),

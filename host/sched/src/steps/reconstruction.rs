@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use sandbar_core::{Code, Fault, ObjectId, TaskError, WorkerId};
 
-use crate::event::Action;
 use crate::records::keys::{ObjectKey, TaskKey};
 use crate::records::lineage::Source;
 use crate::records::object::ObjectOutcome;
@@ -42,7 +41,8 @@ impl<C, V> Scheduler<C, V> {
     fn lose_value(&mut self, at: ObjectKey) {
         let object = &mut self.objects[at];
         if let ObjectOutcome::Ready(value) = std::mem::replace(&mut object.value, ObjectOutcome::Pending) {
-            self.work.act(Action::Drop { object: object.id, value });
+            let (id, job) = (object.id, object.job);
+            self.drop_value(id, job, value);
         }
         if self.objects[at].is_borrowed() {
             return self.refetch_borrowed(at);
@@ -85,8 +85,9 @@ impl<C, V> Scheduler<C, V> {
         }
         task.attempt.0 += 1;
         (task.state, task.is_rerun) = (TaskPhase::Waiting, true);
-        self.jobs[task.job].tasks += 1;
-        self.classes.get_mut(task.class).live += 1;
+        let (job, class) = (task.job, task.class);
+        self.count(job, |usage| usage.tasks += 1);
+        self.classes.get_mut(class).live += 1;
         self.count_call(at);
         self.tasks.commit_children(at);
         self.ready(at);

@@ -66,7 +66,8 @@ impl<C, V> Scheduler<C, V> {
     fn add_item(&mut self, task: TaskKey, stream: ObjectKey, consumer: WorkerKey, item: Item<V>) {
         let Item { object: id, value, refs, .. } = item;
         let job = self.tasks[task].job;
-        let contents = self.has_room_for(job, 1).and_then(|()| self.all_usable(job, &refs));
+        let room = self.has_room_for(job, 1).and_then(|()| self.has_room_for_values(job, value.as_ref().ok()));
+        let contents = room.and_then(|()| self.all_usable(job, &refs));
         let fault = match (contents, value) {
             (Ok(contents), Ok(value)) => {
                 let at = self.create(id, job, None, ObjectOutcome::Pending, Some(consumer));

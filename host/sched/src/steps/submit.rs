@@ -6,6 +6,7 @@ use sandbar_core::{Attempt, Code, Fault, ObjectId, Strategy, TaskError, TaskId, 
 
 use crate::event::{Action, Outcome, Submission, SubmissionKind, WorkerKind};
 use crate::records::keys::{JobKey, NumberedTask, ObjectKey, TaskKey, WorkerKey};
+use crate::records::ledger::ValueBytes;
 use crate::records::object::ObjectOutcome;
 use crate::records::step_work::WorkItem;
 use crate::records::tasks::{Cancellation, Links, Task, TaskPhase, cancelled};
@@ -139,7 +140,7 @@ impl<C, V> Scheduler<C, V> {
             return self.work.act(Action::Drop { object: id, value });
         };
         let worker = origin.worker();
-        match self.has_room_for(origin.job, 1).and_then(|()| self.all_usable(origin.job, refs)) {
+        match self.has_room_for(origin.job, 1).and_then(|()| self.admit_value(origin.job, &value, refs)) {
             Ok(contents) => {
                 let at = self.create(id, origin.job, None, ObjectOutcome::Pending, worker);
                 self.set_ready(at, value, contents);
@@ -200,11 +201,13 @@ impl<C, V> Scheduler<C, V> {
             let message = format!("would be nested {depth} deep, its job's limit is {}", limits.depth_max);
             return Err(Fault::new(Code::TaskLimit, message));
         }
-        if job.tasks >= limits.tasks_max {
-            let message =
-                format!("would be one of {} tasks at once, its job's limit is {}", job.tasks + 1, limits.tasks_max);
+        if job.usage.tasks >= limits.tasks_max {
+            let (tasks, max) = (job.usage.tasks + 1, limits.tasks_max);
+            let message = format!("would be one of {tasks} tasks at once, its job's limit is {max}");
             return Err(Fault::new(Code::TaskLimit, message));
         }
+        let (usage, tenant_limits) = self.cluster.tenants.usage(job.tenant);
+        tenant_limits.check_task(usage)?;
         if submission.returns > RETURNS_MAX {
             let message = format!("would return {} objects, the limit is {RETURNS_MAX}", submission.returns);
             return Err(Fault::new(Code::TaskLimit, message));
@@ -229,11 +232,38 @@ impl<C, V> Scheduler<C, V> {
 
     pub(crate) fn has_room_for(&self, job: JobKey, objects: u32) -> Result<(), Fault> {
         let job = &self.jobs[job];
-        let (all, max) = (job.objects + u64::from(objects), job.limits.objects_max);
-        if all <= max {
-            return Ok(());
+        let (all, max) = (job.usage.objects + u64::from(objects), job.limits.objects_max);
+        if all > max {
+            let message = format!("its job would have {all} objects at once, its limit is {max}");
+            return Err(Fault::new(Code::TaskLimit, message));
         }
-        Err(Fault::new(Code::TaskLimit, format!("its job would have {all} objects at once, its limit is {max}")))
+        let (usage, limits) = self.cluster.tenants.usage(job.tenant);
+        limits.check_bytes(usage, ValueBytes::default())
+    }
+
+    /// Checks whether the tenant of a job may have further values.
+    pub(crate) fn has_room_for_values<'v>(
+        &self,
+        job: JobKey,
+        values: impl IntoIterator<Item = &'v V>,
+    ) -> Result<(), Fault>
+    where
+        V: 'v,
+    {
+        let mut added = ValueBytes::default();
+        for value in values {
+            let bytes = (self.callbacks.value_bytes)(value);
+            added.memory = added.memory.saturating_add(bytes.memory);
+            added.stored = added.stored.saturating_add(bytes.stored);
+        }
+        let (usage, limits) = self.cluster.tenants.usage(self.jobs[job].tenant);
+        limits.check_bytes(usage, added)
+    }
+
+    /// Checks whether a job may have a further value. Returns the objects that it contains.
+    pub(crate) fn admit_value(&self, job: JobKey, value: &V, refs: &[ObjectId]) -> Result<Vec<ObjectKey>, Fault> {
+        self.has_room_for_values(job, [value])?;
+        self.all_usable(job, refs)
     }
 
     pub(crate) fn all_usable(&self, job: JobKey, ids: &[ObjectId]) -> Result<Vec<ObjectKey>, Fault> {
@@ -256,10 +286,10 @@ impl<C, V> Scheduler<C, V> {
         call: fn(D) -> Option<C>,
         links: Option<Box<Links>>,
     ) -> TaskKey {
+        self.count(origin.job, |usage| usage.tasks += 1);
         let job = &mut self.jobs[origin.job];
         let owner = (origin.job, job.tenant);
         let class = self.classes.enter(&mut self.queue, owner, &mut job.classes, &submission);
-        job.tasks += 1;
         job.records += 1;
         let number = self.tasks.next_number();
         let (id, returns) = (submission.id, submission.returns);
@@ -322,7 +352,8 @@ impl<C, V> Scheduler<C, V> {
         let is_creator = task.actor.is_some_and(|actor| self.actors[actor].creator == Some(at));
         let bytes = task.call.as_ref().filter(|_| !is_creator).map_or(0, self.callbacks.call_bytes);
         task.call_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.jobs[task.job].call_bytes += u64::from(task.call_bytes);
+        let (job, bytes) = (task.job, u64::from(task.call_bytes));
+        self.count(job, |usage| usage.call_bytes += bytes);
     }
 
     /// Queues a task when all of its dependencies have values.
@@ -382,7 +413,9 @@ impl<C, V> Scheduler<C, V> {
         error: Arc<TaskError>,
     ) -> bool {
         let job = &self.jobs[origin.job];
-        if job.objects >= job.limits.objects_max.saturating_add(OBJECTS_OVER_MAX) {
+        let (usage, limits) = self.cluster.tenants.usage(job.tenant);
+        let objects_max = job.limits.objects_max.saturating_add(OBJECTS_OVER_MAX);
+        if job.usage.objects >= objects_max || !limits.has_room_for_error(usage) {
             return false;
         }
         let holder = origin.worker();

@@ -33,7 +33,7 @@ impl<C, V> Scheduler<C, V> {
             let task = &self.tasks[at];
             let only = task.child.filter(|child| self.tasks[*child].previous_sibling.is_none());
             let job = &self.jobs[task.job];
-            let ties = job.records - job.tasks - job.lineage.tasks.len() as u64;
+            let ties = job.records - job.usage.tasks - job.lineage.tasks.len() as u64;
             let is_tie = task.child.is_some() && (only.is_none() || ties <= job.limits.tasks_max);
             if !task.has_finished() || is_tie || task.lineage.is_some() {
                 return;

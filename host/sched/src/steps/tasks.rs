@@ -151,9 +151,11 @@ impl<C, V> Scheduler<C, V> {
         let links = task.links.take();
         let (id, job_at, class, actor, rerun) = (task.id, task.job, task.class, task.actor, task.is_rerun);
         self.tasks.remove_later(at);
-        let job = &mut self.jobs[job_at];
-        job.tasks -= 1;
-        job.call_bytes -= u64::from(call_bytes);
+        self.count(job_at, |usage| {
+            usage.tasks -= 1;
+            usage.call_bytes -= u64::from(call_bytes);
+        });
+        let job = &self.jobs[job_at];
         self.classes.get_mut(class).live -= 1;
         let error = result.as_ref().err().cloned();
         self.work.act(Action::TaskFinished { task: id, job: job.id, error, rerun });

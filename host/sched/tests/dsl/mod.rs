@@ -12,9 +12,12 @@ use sandbar_core::{
 };
 pub use sandbar_sched::{
     Action, ActorSpec, ActorState, Event, Failure, GroupSpec, GroupView, JobLimits, Options, Outcome, ParentRef,
-    PayloadCallbacks, RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, TaskState, TenantShare,
-    ValueLocation, WorkerKind,
+    PayloadCallbacks, RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, TaskState, TenantLimits,
+    TenantShare, ValueBytes, ValueLocation, WorkerKind,
 };
+
+/// The first number whose value is in the store, in [`World::with_value_bytes`].
+pub const STORED: u64 = 1 << 20;
 
 /// The worker of task 1, the root task of job 1.
 pub const DRIVER: u32 = 100;
@@ -170,10 +173,25 @@ impl World {
 
     /// Like `new`, where values below [`UNLOSABLE`] may be lost.
     pub fn with_losses(cpus: u64, workers: u32, limits: JobLimits) -> World {
-        let callbacks =
-            PayloadCallbacks { can_be_lost: |value| *value < UNLOSABLE, location: |_| None, call_bytes: |_| 88 };
+        let callbacks = PayloadCallbacks {
+            can_be_lost: |value| *value < UNLOSABLE,
+            call_bytes: |_| 88,
+            ..PayloadCallbacks::default()
+        };
         let steps = Scheduler::with_lineage(Options::default(), callbacks);
         World { steps, actions: Vec::new(), remote_nodes: Vec::new() }.started(cpus, workers, limits)
+    }
+
+    /// An empty world whose values take as many bytes as their number, in the store from [`STORED`] on, and whose calls
+    /// take 88 bytes. All tenants together may use `memory_bytes_max`.
+    pub fn with_value_bytes(memory_bytes_max: u64) -> World {
+        let value_bytes = |value: &u64| match value {
+            0..STORED => ValueBytes { memory: *value, stored: 0 },
+            _ => ValueBytes { memory: 0, stored: *value },
+        };
+        let callbacks = PayloadCallbacks { call_bytes: |_| 88, value_bytes, ..PayloadCallbacks::default() };
+        let options = Options { memory_bytes_max, ..Options::default() };
+        World { steps: Scheduler::with_lineage(options, callbacks), actions: Vec::new(), remote_nodes: Vec::new() }
     }
 
     /// Like `new`, where an object from 1000 on is 1 GiB on the node of its thousands digit.
@@ -182,7 +200,7 @@ impl World {
             let node = Some(NodeId((*value / 1000) as u32)).filter(|node| node.0 > 1);
             (*value >= 1000).then_some(ValueLocation { node, bytes: 1 << 30 })
         };
-        let callbacks = PayloadCallbacks { can_be_lost: |_| false, location, call_bytes: |_| 0 };
+        let callbacks = PayloadCallbacks { location, ..PayloadCallbacks::default() };
         World {
             steps: Scheduler::with_lineage(Options::default(), callbacks),
             actions: Vec::new(),
@@ -325,7 +343,12 @@ impl World {
 
     pub fn share(&mut self, tenant: u64, weight: u32, reserved_cpus: u64) -> &mut World {
         let share = TenantShare { weight, reserved_cpus: reserved_cpus * RESOURCE_UNIT };
-        self.step(Event::ShareChanged { tenant: TenantId(tenant), share })
+        let limits = TenantLimits::default();
+        self.step(Event::TenantChanged { tenant: TenantId(tenant), share, limits })
+    }
+
+    pub fn limit(&mut self, tenant: u64, limits: TenantLimits) -> &mut World {
+        self.step(Event::TenantChanged { tenant: TenantId(tenant), share: TenantShare::default(), limits })
     }
 
     /// Time passes, up to this millisecond.

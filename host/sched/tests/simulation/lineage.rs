@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use sandbar_core::TaskId;
-use sandbar_sched::{PayloadCallbacks, SubmissionKind};
+use sandbar_sched::{PayloadCallbacks, SubmissionKind, ValueBytes};
 
 use crate::model::{Model, Steps, Task, Value};
 
@@ -12,8 +12,12 @@ const RECORD_BYTES: u64 = 512;
 const SOURCE_BYTES: u64 = 32;
 
 /// Three of four values may be lost.
-pub const PAYLOAD_CALLBACKS: PayloadCallbacks<u64, u64> =
-    PayloadCallbacks { can_be_lost: |value| can_be_lost(*value), location: |_| None, call_bytes: |_| 0 };
+pub const PAYLOAD_CALLBACKS: PayloadCallbacks<u64, u64> = PayloadCallbacks {
+    can_be_lost: |value| can_be_lost(*value),
+    location: |_| None,
+    call_bytes: |_| 0,
+    value_bytes: |_| ValueBytes { memory: 8, stored: 0 },
+};
 
 fn can_be_lost(value: u64) -> bool {
     !value.is_multiple_of(4)

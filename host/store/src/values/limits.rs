@@ -7,8 +7,6 @@ pub struct StoreLimits {
     pub memory_bytes_max: u64,
     /// Number of open files.
     pub files_max: usize,
-    /// Bytes of one job, in memory and on disk.
-    pub job_bytes_max: u64,
 }
 
 impl StoreLimits {

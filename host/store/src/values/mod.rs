@@ -54,7 +54,6 @@ pub struct ValueStore {
     clock: u64,
     memory: MemoryUse,
     disk: DiskUse,
-    job_bytes: FxHashMap<JobId, u64>,
     /// Files that each worker was lent, the oldest first.
     worker_files: FxHashMap<WorkerId, VecDeque<ValueKey>>,
     reusable: ReusableMemories,
@@ -71,7 +70,6 @@ impl ValueStore {
             clock: 0,
             memory: MemoryUse::default(),
             disk: DiskUse::default(),
-            job_bytes: FxHashMap::default(),
             worker_files: FxHashMap::default(),
             reusable: ReusableMemories::default(),
             actions: Vec::new(),
@@ -86,31 +84,23 @@ impl ValueStore {
     /// Adds the value of an object.
     ///
     /// # Errors
-    /// [`Code::StoreFull`] if the value is larger than the memory limit, or its job exceeds its limit. The value's
-    /// memory is released then.
+    /// [`Code::StoreFull`] if the value is larger than the memory limit. The value's memory is released then.
     pub fn add(&mut self, job: JobId, object: ObjectId, memory: ValueMemory) -> Result<ValueKey, Fault> {
         let bytes = memory.bytes();
-        let job_bytes = self.job_bytes.get(&job).copied().unwrap_or(0).saturating_add(bytes);
-        let refused = if bytes > self.limits.memory_bytes_max {
-            let max = self.limits.memory_bytes_max;
-            Some(format!("a value of {bytes} bytes, the node's objects have {max} bytes of memory (--object-memory)"))
-        } else if job_bytes > self.limits.job_bytes_max {
-            Some(format!("its job would have {job_bytes} bytes of objects, the limit is {}", self.limits.job_bytes_max))
-        } else {
-            None
-        };
+        let max = self.limits.memory_bytes_max;
         if let ValueMemory::Unsealed(_, (worker, number)) = &memory
             && let Some(charge) = self.reusable.take(*worker, *number)
         {
             self.memory.release(charge);
         }
-        if let Some(message) = refused {
+        if bytes > max {
             if let ValueMemory::Unsealed(_, (worker, number)) = memory {
                 self.actions.push(StoreAction::Writer(worker, number, WriterAction::Close));
             }
+            let message =
+                format!("a value of {bytes} bytes, the node's objects have {max} bytes of memory (--object-memory)");
             return Err(Fault::new(Code::StoreFull, message));
         }
-        self.job_bytes.insert(job, job_bytes);
         let key = ValueKey(self.next);
         self.next += 1;
         self.memory.reserve(memory.charge());
@@ -128,13 +118,6 @@ impl ValueStore {
             return;
         }
         value.recall(|worker| self.actions.push(StoreAction::Forget(worker, key)));
-        let (job, bytes) = (value.job, value.bytes);
-        if let Some(job_bytes) = self.job_bytes.get_mut(&job) {
-            *job_bytes -= bytes;
-            if *job_bytes == 0 {
-                self.job_bytes.remove(&job);
-            }
-        }
         self.remove_if_unused(key);
         self.memory.clear_stuck();
     }

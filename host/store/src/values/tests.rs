@@ -24,7 +24,7 @@ impl World {
     fn new(memory: u64, reserve: u64) -> World {
         let kept = tempfile::tempdir().unwrap();
         let folder = SpillFolder::new(kept.path().to_owned(), Some(reserve));
-        let limits = StoreLimits { memory_bytes_max: memory, files_max: 100, job_bytes_max: 1 << 40 };
+        let limits = StoreLimits { memory_bytes_max: memory, files_max: 100 };
         World { values: ValueStore::new(limits), folder, _kept: kept, notified: Vec::new(), lost: Vec::new() }
     }
 
@@ -214,12 +214,6 @@ fn oversized_values_are_rejected() {
     };
     assert_eq!(refused(MIB + 1), Some(Code::StoreFull));
     assert_eq!(refused(1000), None);
-    world.values.limits.job_bytes_max = 1500;
-    let add_value =
-        |world: &mut World, job| world.values.add(JobId(job), ObjectId(1), ValueMemory::Bytes([0; 600].into())).is_ok();
-    assert_eq!((add_value(&mut world, 1), add_value(&mut world, 2)), (false, true));
-    world.values.drop_value(ValueKey(0));
-    assert!(add_value(&mut world, 1));
 }
 
 #[test]

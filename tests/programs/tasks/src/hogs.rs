@@ -44,3 +44,34 @@ fn descends(depth: u32) -> Result<u64, TaskError> {
     let computed = computes(1_000_000);
     if depth == 0 { Ok(computed) } else { descends::submit(depth - 1).get() }
 }
+
+/// Puts texts of this many bytes and keeps them, until one can't be had. Returns its error.
+#[task]
+fn hoards(bytes: u64) -> String {
+    let text = "x".repeat(bytes as usize);
+    let mut kept = Vec::new();
+    loop {
+        kept.extend((0..256).map(|_| put(&text)));
+        if let Some(Err(error)) = kept.last().map(ObjectRef::get) {
+            return error.to_string();
+        }
+    }
+}
+
+/// Submits tasks with arguments of this many bytes that wait for one that never ends.
+#[task]
+fn piles(bytes: u64) -> Result<u64, TaskError> {
+    let (never, text) = (spins::submit(), "x".repeat(bytes as usize));
+    let mut all = Vec::new();
+    loop {
+        all.push(measures::submit(&never, text.clone()));
+        if all.len() == usize::MAX {
+            return Ok(get_all(&all)?.iter().sum());
+        }
+    }
+}
+
+#[task]
+fn measures(_after: i64, text: String) -> u64 {
+    text.len() as u64
+}

@@ -100,9 +100,9 @@ impl Harness {
             job_limits: JOB_LIMITS,
             task_limits: Limits::default(),
             memory_bytes_max: MEMORY_BYTES_MAX,
+            task_bytes_max: MEMORY_BYTES_MAX,
         };
-        let limits =
-            StoreLimits { memory_bytes_max: MEMORY_BYTES_MAX, files_max: FILES_MAX, job_bytes_max: MEMORY_BYTES_MAX };
+        let limits = StoreLimits { memory_bytes_max: MEMORY_BYTES_MAX, files_max: FILES_MAX };
         let ring = doorbell.clone();
         let disk = Disk::start(SpillFolder::new(std::env::temp_dir(), None), move || ring.ring()).ok()?;
         let clock = Arc::new(Mutex::new(Instant::now()));

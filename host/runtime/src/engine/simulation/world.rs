@@ -226,8 +226,9 @@ impl World {
             job_limits: LIMITS,
             task_limits: Limits::default(),
             memory_bytes_max,
+            task_bytes_max: u64::MAX,
         };
-        let limits = StoreLimits { memory_bytes_max, files_max: 1000, job_bytes_max: u64::MAX };
+        let limits = StoreLimits { memory_bytes_max, files_max: 1000 };
         let next_job = Arc::new(AtomicU32::new(1));
         let leases_id = JobId(next_job.fetch_add(1, Relaxed));
         let driver = Box::new(SimDriver(surroundings.clone()));
@@ -456,8 +457,9 @@ pub(in crate::engine) fn idle_engine(processors: u32) -> Engine {
         job_limits: LIMITS,
         task_limits: Limits::default(),
         memory_bytes_max,
+        task_bytes_max: u64::MAX,
     };
-    let values = ValueStore::new(StoreLimits { memory_bytes_max, files_max: 1000, job_bytes_max: u64::MAX });
+    let values = ValueStore::new(StoreLimits { memory_bytes_max, files_max: 1000 });
     let driver = Box::new(SimDriver(Rc::new(RefCell::new(surroundings))));
     Engine::new(options, values, Arc::new(AtomicU32::new(1)), Arc::default(), driver)
 }
