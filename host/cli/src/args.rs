@@ -8,7 +8,7 @@ use sandbar_node::{Override, PredictSpec};
 use crate::logging::LogFormat;
 use crate::new::Template;
 use crate::shares::{Shares, workers};
-use crate::view_args::{JobSelector, Jobs, List, Summary, Timeline};
+use crate::view_args::{Actors, JobSelector, Jobs, List, Summary, Timeline};
 
 /// Runs sandboxed functions next to data.
 #[derive(Debug, Parser)]
@@ -72,6 +72,12 @@ pub(crate) enum Command {
     /// Lists a program's tasks, actors, objects, workers, placement groups or nodes.
     #[command(subcommand, after_help = "Examples:\n  host list tasks --state failed\n  host list workers --json")]
     List(List),
+    /// Lists and stops actors that outlive the jobs that created them.
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  host actors list --node first:7410\n  host actors stop counter --node first:7410"
+    )]
+    Actors(Actors),
     /// Summarizes a program's tasks by name.
     #[command(subcommand, after_help = "Examples:\n  host summary tasks\n  host summary tasks --job 4f3a9c --json")]
     Summary(Summary),
@@ -163,7 +169,8 @@ impl Command {
             Command::Predict(predict) => predict.quiet || predict.json,
             Command::Build { quiet, .. } => *quiet,
             Command::Doctor { json, .. } | Command::Version { json } => *json,
-            Command::Jobs(Jobs::List { json, .. } | Jobs::Status(JobSelector { json, .. })) => *json,
+            Command::Actors(Actors::List { json, .. })
+            | Command::Jobs(Jobs::List { json, .. } | Jobs::Status(JobSelector { json, .. })) => *json,
             Command::Objects(JobSelector { json, .. }) | Command::Memory(JobSelector { json, .. }) => *json,
             Command::Summary(Summary::Tasks { json, .. }) => *json,
             Command::List(list) => list.is_json(),

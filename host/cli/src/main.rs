@@ -3,6 +3,7 @@
 // No input of a guest, a peer, a file or a user may end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod actors;
 mod args;
 mod cluster;
 mod cluster_args;
@@ -124,6 +125,7 @@ async fn run(arguments: Arguments, interruption: &Interruption) -> ExitCode {
         Command::Build { paths, quiet } => run_build(&paths, quiet).await,
         Command::Inspect { component, json } => run_inspect(&component, json).await,
         Command::Jobs(jobs) => jobs::run(jobs).await,
+        Command::Actors(actors) => actors::run(actors).await,
         Command::List(list) => views::list(list).await,
         Command::Summary(summary) => views::summary(summary).await,
         Command::Timeline(timeline) => views::timeline(timeline).await,

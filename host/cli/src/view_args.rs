@@ -8,6 +8,30 @@ use sandbar_node::RunState;
 use crate::cluster_args::Remote;
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum Actors {
+    /// Lists the tenant's actors that outlive the jobs that created them, on all nodes.
+    #[command(
+        after_help = "Examples:\n  host actors list --node first:7410\n  host actors list --node first:7410 --json"
+    )]
+    List {
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Stops such actors. Their unfinished calls fail.
+    #[command(after_help = "Examples:\n  host actors stop counter --node first:7410")]
+    Stop {
+        /// Names or ids of actors.
+        #[arg(required = true, value_name = "ACTOR")]
+        actors: Vec<String>,
+        #[command(flatten)]
+        remote: Remote,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum Jobs {
     /// Lists jobs, the newest first.
     #[command(after_help = "Examples:\n  host jobs list --limit 5\n  host jobs list --state failed --json")]

@@ -94,6 +94,8 @@ fn node_requests_have_golden_bytes() {
         (NodeRequest::FetchEnded(10, true), "090a01"),
         (NodeRequest::CachedResults(job, 11), "0a1a32303236303133312d3233353935392d3132332d3466336139630b"),
         (NodeRequest::Drain, "0b"),
+        (NodeRequest::DetachedActors("ada".parse().unwrap()), "0d03616461"),
+        (NodeRequest::EndDetachedActor("ada".parse().unwrap(), "a".to_owned()), "0e036164610161"),
         (
             NodeRequest::CopyComponent("ada".parse().unwrap(), component()),
             "0c036164610707070707070707070707070707070707070707070707070707070707070707",

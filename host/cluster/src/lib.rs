@@ -10,6 +10,7 @@
 // Lint: input from a guest, a peer, a file or a user must not be able to end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod actors;
 mod addresses;
 mod admission;
 mod attempts;

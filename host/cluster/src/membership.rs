@@ -150,12 +150,13 @@ pub(crate) async fn observe_identities(cluster: Arc<ClusterState>, own: KeyId) {
     observe_access(&*cluster.store, &cluster.network.endpoint, &cluster.tenants, on_change).await;
 }
 
-/// Tells the runtime, once it has started, each tenant's share of the node and its limits.
+/// Tells the runtime, once it has started, each tenant's share of the node and its limits. Actors of removed tenants end.
 pub(crate) fn apply_settings(cluster: &ClusterState) {
     let Some(runtime) = cluster.runtime.get() else { return };
     for (tenant, settings) in &*cluster.tenants.all() {
         runtime.handle.set_tenant(tenant_id(tenant), settings.policy());
     }
+    runtime.handle.keep_tenants(cluster.tenants.all().keys().map(tenant_id).collect());
 }
 
 /// Removes what this node stores of tenants that no longer exist.

@@ -35,6 +35,10 @@ pub(crate) enum NodeRequest {
     Drain,
     /// The node must store a tenant's component that the requesting node has, which may fail.
     CopyComponent(Name, ComponentId),
+    /// Lists the actors of a tenant that outlive the jobs that created them. The response is a vector of rows.
+    DetachedActors(Name),
+    /// Ends such an actor, by its name or id. The response tells whether the node has it.
+    EndDetachedActor(Name, String),
 }
 
 /// Hash and length of an object.

@@ -10,7 +10,7 @@ use sandbar_wire::IncomingRequest;
 use crate::error::host_fault;
 use crate::node_requests::NodeRequest;
 use crate::state::ClusterState;
-use crate::{components, objects};
+use crate::{actors, components, objects};
 
 /// Maximum time until a watcher gets a response, possibly without changes.
 const WATCH_TIME_MAX: Duration = Duration::from_secs(5);
@@ -41,6 +41,10 @@ pub(crate) async fn handle(cluster: Arc<ClusterState>, node: Option<NodeId>, mut
                 None => Vec::new(),
             };
             postcard::to_stdvec(&page)
+        }
+        NodeRequest::DetachedActors(tenant) => postcard::to_stdvec(&actors::list_own(&cluster, &tenant).await),
+        NodeRequest::EndDetachedActor(tenant, actor) => {
+            postcard::to_stdvec(&actors::end_own(&cluster, &tenant, actor).await)
         }
         NodeRequest::Drain => {
             cluster.membership.drain_requested.notify_one();

@@ -1,5 +1,6 @@
 //! The runtime's thread. It owns the engine, performs the engine's IO, and handles requests of other threads.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 use sandbar_core::{Code, ComponentId, Fault, JobId, Limits, NodeId, ObjectId, TenantId, WorkerId};
-use sandbar_jobs::{JobQuery, JobResponse};
+use sandbar_jobs::{ActorRow, JobQuery, JobResponse};
 use sandbar_machine::raise_file_limit;
 use sandbar_sched::{TenantLimits, TenantShare, WorkerKind};
 use sandbar_store::{Disk, DiskCompletion, DiskTask, SealedFile, SpillFolder, StoreLimits, ValueStore};
@@ -84,6 +85,9 @@ pub(crate) enum Request {
     /// A program of a node was loaded, by its number.
     Loaded(NodeId, u32, LoadResult),
     CachedResults(Arc<str>, u64, Callback<Vec<(u64, CachedResult)>>),
+    DetachedActors(TenantId, oneshot::Sender<Vec<ActorRow>>),
+    EndDetachedActor(TenantId, String, oneshot::Sender<bool>),
+    KeepTenants(BTreeSet<TenantId>),
     Drain(Callback<()>),
     Shutdown,
 }
@@ -147,6 +151,26 @@ impl RuntimeHandle {
         let (sender, results) = oneshot::channel();
         self.send(Request::CachedResults(name.into(), from, Box::new(move |page| drop(sender.send(page)))));
         results.await.unwrap_or_default()
+    }
+
+    /// Lists the actors of a tenant on this node that outlive the jobs that created them.
+    pub async fn detached_actors(&self, tenant: TenantId) -> Vec<ActorRow> {
+        let (sender, actors) = oneshot::channel();
+        self.send(Request::DetachedActors(tenant, sender));
+        actors.await.unwrap_or_default()
+    }
+
+    /// Ends the actor of a tenant on this node that has this name or short id and outlives the job that created it. Returns
+    /// whether there is one.
+    pub async fn end_detached_actor(&self, tenant: TenantId, actor: String) -> bool {
+        let (sender, ended) = oneshot::channel();
+        self.send(Request::EndDetachedActor(tenant, actor, sender));
+        ended.await.unwrap_or(false)
+    }
+
+    /// Ends the actors of other tenants than these. The machine's own user keeps its actors.
+    pub fn keep_tenants(&self, tenants: BTreeSet<TenantId>) {
+        self.send(Request::KeepTenants(tenants));
     }
 
     /// Drains the node. Returns once no other node needs it, and no job of its own runs.
@@ -330,6 +354,12 @@ impl EventLoop {
             Request::Fetched(number, fetched) => engine.fetched(number, fetched),
             Request::Loaded(node, program, loaded) => engine.loaded(node, program, loaded),
             Request::CachedResults(name, from, reply) => reply(engine.cached_results(&name, from)),
+            Request::DetachedActors(tenant, sender) => drop(sender.send(engine.detached_actors(tenant))),
+            Request::EndDetachedActor(tenant, actor, sender) => {
+                // Nobody may wait for it any more.
+                let _ = sender.send(engine.end_detached_actor(tenant, &actor));
+            }
+            Request::KeepTenants(tenants) => engine.keep_tenants(&tenants),
             Request::Drain(reply) => engine.drain(reply),
             Request::Shutdown => return false,
         }

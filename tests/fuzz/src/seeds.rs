@@ -63,6 +63,7 @@ fn tenant_requests() -> Vec<Vec<u8>> {
         r#"{"create-token":{"role":"submitter","use_once":true,"lifetime_s":60}}"#.to_owned(),
         r#"{"revoke-token":{"token":"07070707070707070707070707070707"}}"#.to_owned(),
         r#""find-issuer""#.to_owned(),
+        r#"{"stop-actor":{"actor":"a"}}"#.to_owned(),
     ];
     requests.into_iter().map(String::into_bytes).collect()
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Nodes;
 use crate::door::status_kib;
+use crate::lifecycle::until;
 
 /// A node with two tenants.
 struct Neighbours {
@@ -101,6 +102,32 @@ fn detached_actors_of_a_tenant_are_not_those_of_another() {
     assert_eq!(neighbours.submit(HOSTILE, &task("meets"), &["name=shared", "number=5"]), json!(10));
     assert_eq!(neighbours.submit(HOSTILE, &task("occupies"), &["actors=1"]), json!(0));
     assert!(neighbours.victim() < VICTIM_TIME_MAX);
+    // Their tenant lists and ends them, and no other.
+    let names = |tenant: usize| -> Vec<String> {
+        let list = neighbours.run(tenant, &["actors", "list", "--json"]).expect_code(0).json();
+        let actors = list["actors"].as_array().expect("actors").iter();
+        actors
+            .filter(|actor| actor["state"] != "dead")
+            .map(|actor| actor["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        (names(HOSTILE), names(VICTIM)),
+        (vec!["hog 0".to_owned(), "shared".to_owned()], vec!["shared".to_owned()])
+    );
+    neighbours.run(VICTIM, &["actors", "stop", "hog 0"]).expect_code(1).expect_stderr(&["no such actor", "[no-actor]"]);
+    neighbours.run(VICTIM, &["actors", "stop", "shared"]).expect_code(0);
+    neighbours.run(HOSTILE, &["actors", "stop", "hog 0"]).expect_code(0);
+    let is_stopped = || names(VICTIM).is_empty() && names(HOSTILE) == ["shared"];
+    until("the actors have stopped", is_stopped);
+    // Those of a removed tenant end with it.
+    neighbours.nodes.lab.host(&["tenant", "remove", NAMES[HOSTILE], "--data", "1"]).expect_code(0);
+    let line = ["actors", "list", "--json", "--node", &neighbours.address, "--data", "again", "--token"];
+    let token = neighbours.nodes.lab.tenant_token("1", NAMES[HOSTILE], &[]);
+    until("the removed tenant has no actors", || {
+        let list = neighbours.nodes.lab.host(&[&line[..], &[&token]].concat());
+        list.status.success() && list.json()["actors"].as_array().is_some_and(Vec::is_empty)
+    });
 }
 
 /// A task that must end while host code runs for it ends alone: the tenant's other jobs, which share its worker, lose no

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sandbar_jobs::{JobFolderLimits, JobQuery, JobResponse, LoggedLine, ProgressRow};
+use sandbar_jobs::{ActorRow, JobFolderLimits, JobQuery, JobResponse, LoggedLine, ProgressRow};
 use sandbar_wire::{
     Clock, Connection, Endpoint, EndpointEnvironment, ExpectedPeer, Frames, Identity, JoinGrant, JoinToken, Name,
     NodeFolder, Role, SystemClock, TenantRole, TokenId, WireLimits,
@@ -191,7 +191,7 @@ impl ClusterClient {
     /// # Errors
     /// Fails if the client is no admin, or no node responds.
     pub async fn tenant(&mut self) -> Result<Tenant, ClusterError> {
-        match self.request_of_issuer(&TenantRequest::Tenant).await? {
+        match self.request_redirected(&TenantRequest::Tenant).await? {
             TenantResponse::Tenant(tenant) => Ok(*tenant),
             other => Err(unexpected(&other)),
         }
@@ -208,7 +208,7 @@ impl ClusterClient {
         lifetime: Duration,
     ) -> Result<(TenantToken, String), ClusterError> {
         let request = TenantRequest::CreateToken { role, use_once, lifetime_s: lifetime.as_secs() };
-        match self.request_of_issuer(&request).await? {
+        match self.request_redirected(&request).await? {
             TenantResponse::Token(token, text) => Ok((*token, text)),
             other => Err(unexpected(&other)),
         }
@@ -219,14 +219,14 @@ impl ClusterClient {
     /// # Errors
     /// Fails if the client is no admin, the tenant has no such token, or no node responds.
     pub async fn revoke_token(&mut self, token: TokenId) -> Result<(), ClusterError> {
-        match self.request_of_issuer(&TenantRequest::RevokeToken { token }).await? {
+        match self.request_redirected(&TenantRequest::RevokeToken { token }).await? {
             TenantResponse::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
 
     /// Sends a request, to another node if the first one redirects it. Returns the response.
-    async fn request_of_issuer(&mut self, request: &TenantRequest) -> Result<TenantResponse, ClusterError> {
+    async fn request_redirected(&mut self, request: &TenantRequest) -> Result<TenantResponse, ClusterError> {
         let once = async |client: &mut ClusterClient| {
             let mut frames = client.send(request).await?;
             match receive(&mut frames).await? {
@@ -245,7 +245,7 @@ impl ClusterClient {
         if SystemClock.now() < identity.renew_at() {
             return Ok(());
         }
-        match self.request_of_issuer(&TenantRequest::FindIssuer).await? {
+        match self.request_redirected(&TenantRequest::FindIssuer).await? {
             TenantResponse::Done => {}
             other => return Err(unexpected(&other)),
         }
@@ -280,6 +280,28 @@ impl ClusterClient {
         match serde_json::from_slice(&bytes).map_err(|e| ClusterError::Malformed(e.to_string()))? {
             Some(JobResponse::Refused(reason)) => Err(ClusterError::Refused(reason)),
             response => Ok(Some(response)),
+        }
+    }
+
+    /// Returns the tenant's actors that outlive the jobs that created them, in the order of their names.
+    ///
+    /// # Errors
+    /// Fails if no node responds.
+    pub async fn actors(&mut self) -> Result<Vec<ActorRow>, ClusterError> {
+        match self.request_redirected(&TenantRequest::Actors).await? {
+            TenantResponse::Actors(actors) => Ok(actors),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Stops such an actor, by its name or id.
+    ///
+    /// # Errors
+    /// Fails if the tenant has no such actor, the client is a viewer, or no node responds.
+    pub async fn stop_actor(&mut self, actor: &str) -> Result<(), ClusterError> {
+        match self.request_redirected(&TenantRequest::StopActor { actor: actor.to_owned() }).await? {
+            TenantResponse::Done => Ok(()),
+            other => Err(unexpected(&other)),
         }
     }
 

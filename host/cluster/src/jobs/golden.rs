@@ -91,6 +91,8 @@ fn requests() -> Vec<TenantRequest> {
         TenantRequest::CreateToken { role: TenantRole::Submitter, use_once: true, lifetime_s: 60 },
         TenantRequest::RevokeToken { token: TokenId([7; 16]) },
         TenantRequest::FindIssuer,
+        TenantRequest::Actors,
+        TenantRequest::StopActor { actor: "a".to_owned() },
     ]
 }
 
@@ -184,7 +186,7 @@ fn keys_of_jobs_are_fixed() {
 
 const JOB: &str = r#"{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}"#;
 
-const REQUESTS: [&str; 10] = [
+const REQUESTS: [&str; 12] = [
     r#"{"submit":{"key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","component_bytes":8,"task":"main","arguments":[["n","3"]]}}"#,
     r#"{"follow":{"job":"4f3a9c","taken":1,"after":2,"stays":true}}"#,
     r#"{"status":{"job":"4f3a9c"}}"#,
@@ -195,6 +197,8 @@ const REQUESTS: [&str; 10] = [
     r#"{"create-token":{"role":"submitter","use_once":true,"lifetime_s":60}}"#,
     r#"{"revoke-token":{"token":"07070707070707070707070707070707"}}"#,
     r#""find-issuer""#,
+    r#""actors""#,
+    r#"{"stop-actor":{"actor":"a"}}"#,
 ];
 
 const RESPONSES: [&str; 14] = [

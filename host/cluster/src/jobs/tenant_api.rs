@@ -15,7 +15,7 @@ use super::tenant_messages::{RefusalCode, TENANT_API, TenantRequest, TenantRespo
 use super::tenant_responses::{Outcome, node_failed, refused, rejected, retry_later, send};
 use crate::state::ClusterState;
 use crate::tenants::{self, NewTokenSpec, TenantError};
-use crate::{chunks, registry};
+use crate::{actors, chunks, registry};
 
 /// Maximum time until a tenant sends its request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
@@ -170,6 +170,18 @@ async fn handle(
             create_token(cluster, client, role, use_once, Duration::from_secs(lifetime_s)).await.map(Some)
         }
         TenantRequest::RevokeToken { token } => revoke_token(cluster, client, token).await.map(Some),
+        TenantRequest::Actors => {
+            let mut actors = actors::list(cluster, tenant).await;
+            actors.truncate(LISTED_MAX as usize);
+            Ok(Some(TenantResponse::Actors(actors)))
+        }
+        TenantRequest::StopActor { actor } => match actors::end(cluster, tenant, &actor).await {
+            true => Ok(Some(TenantResponse::Done)),
+            false => Err(refused(
+                RefusalCode::NoActor,
+                "the tenant has no such actor that outlives its job; `host actors list --node ADDRESS` lists them",
+            )),
+        },
         TenantRequest::FindIssuer => Ok(Some(redirect_to_issuer(cluster).await?.unwrap_or(TenantResponse::Done))),
     }
 }

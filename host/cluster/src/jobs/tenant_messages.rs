@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 
 use sandbar_core::ComponentId;
-use sandbar_jobs::{JobQuery, LoggedLine, ProgressRow};
+use sandbar_jobs::{ActorRow, JobQuery, LoggedLine, ProgressRow};
 use sandbar_wire::{Channel, TenantRole, TokenId};
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +108,10 @@ pub(crate) enum TenantRequest {
     /// Returns [`TenantResponse::Done`] from a node that issues certificates, and [`TenantResponse::Redirect`] to such a
     /// node from others.
     FindIssuer,
+    /// Returns the tenant's actors that outlive the jobs that created them.
+    Actors,
+    /// Ends such an actor, by its name or id. The response is [`TenantResponse::Done`].
+    StopActor { actor: String },
 }
 
 impl TenantRequest {
@@ -118,8 +122,11 @@ impl TenantRequest {
             | TenantRequest::Status { .. }
             | TenantRequest::List { .. }
             | TenantRequest::Query { .. }
-            | TenantRequest::FindIssuer => TenantRole::Viewer,
-            TenantRequest::Submit(_) | TenantRequest::Stop { .. } => TenantRole::Submitter,
+            | TenantRequest::FindIssuer
+            | TenantRequest::Actors => TenantRole::Viewer,
+            TenantRequest::Submit(_) | TenantRequest::Stop { .. } | TenantRequest::StopActor { .. } => {
+                TenantRole::Submitter
+            }
             TenantRequest::Tenant | TenantRequest::CreateToken { .. } | TenantRequest::RevokeToken { .. } => {
                 TenantRole::Admin
             }
@@ -159,6 +166,8 @@ pub(crate) enum TenantResponse {
     Tenant(Box<Tenant>),
     /// A new token, and its text, which is a secret.
     Token(Box<TenantToken>, String),
+    /// Actors.
+    Actors(Vec<ActorRow>),
     /// The request is carried out.
     Done,
     /// The request can't be served now, for this reason. The tenant must retry it.
@@ -181,6 +190,8 @@ pub(crate) struct Refusal {
 pub(crate) enum RefusalCode {
     /// The tenant has no such job.
     NoJob,
+    /// The tenant has no such actor.
+    NoActor,
     /// Several jobs match.
     AmbiguousJob,
     /// The client's role does not allow the request.
@@ -208,6 +219,7 @@ impl RefusalCode {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             RefusalCode::NoJob => "no-job",
+            RefusalCode::NoActor => "no-actor",
             RefusalCode::AmbiguousJob => "ambiguous-job",
             RefusalCode::Role => "role",
             RefusalCode::Request => "request",

@@ -133,7 +133,7 @@ impl Inspection<'_> {
     }
 
     /// Actors of a job and detached ones of its tenant, by id.
-    fn list_actors(&self, job: JobId, limit: usize) -> Listing<ActorRow> {
+    pub(super) fn list_actors(&self, job: JobId, limit: usize) -> Listing<ActorRow> {
         let tenant = self.cx.scheduler.tenant_of(job).unwrap_or_default();
         let detached = self.cx.detached_jobs.get(&tenant).copied();
         let is_of_job = |actor: &ActorView<'_>| actor.job == job || Some(actor.job) == detached;

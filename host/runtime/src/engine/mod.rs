@@ -12,6 +12,7 @@ mod context;
 mod deadlines;
 mod deadlocks;
 mod deliveries;
+mod detached;
 mod dispatch;
 mod driver;
 mod effects;
