@@ -100,6 +100,12 @@ pub(crate) enum Command {
     /// Adds, lists, changes and removes the tenants of a cluster, and their tokens.
     #[command(subcommand)]
     Tenant(crate::tenant_args::TenantCommand),
+    /// Prints and verifies the audit log of a node: who asked for what, and what came of it.
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  host audit tail\n  host audit tail --limit 100 --json\n  host audit verify --data /var/lib/sandbar"
+    )]
+    Audit(crate::audit::AuditCommand),
     /// Prints the state of this machine's node and of its cluster.
     #[command(after_help = "Examples:\n  host status\n  host status --data /var/lib/sandbar --json")]
     Status(crate::cluster_args::NodeSelector),
@@ -169,6 +175,7 @@ impl Command {
             Command::Predict(predict) => predict.quiet || predict.json,
             Command::Build { quiet, .. } => *quiet,
             Command::Doctor { json, .. } | Command::Version { json } => *json,
+            Command::Audit(command) => command.is_json(),
             Command::Actors(Actors::List { json, .. })
             | Command::Jobs(Jobs::List { json, .. } | Jobs::Status(JobSelector { json, .. })) => *json,
             Command::Objects(JobSelector { json, .. }) | Command::Memory(JobSelector { json, .. }) => *json,

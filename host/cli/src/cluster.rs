@@ -30,7 +30,8 @@ fn failed(e: impl std::fmt::Display) -> CliError {
     CliError::Failed(e.to_string())
 }
 
-fn folder(data: Option<PathBuf>) -> Result<PathBuf, CliError> {
+/// Returns the folder of a node.
+pub(crate) fn folder(data: Option<PathBuf>) -> Result<PathBuf, CliError> {
     match data {
         Some(data) => Ok(data),
         None => Ok(machine::state_folder()?.join("node")),

@@ -5,6 +5,7 @@
 
 mod actors;
 mod args;
+mod audit;
 mod cluster;
 mod cluster_args;
 mod completion;
@@ -124,6 +125,7 @@ async fn run(arguments: Arguments, interruption: &Interruption) -> ExitCode {
         Command::New(new) => new::create(&new.name, new.template(), new.sdk.as_deref()).map(|()| ExitCode::SUCCESS),
         Command::Build { paths, quiet } => run_build(&paths, quiet).await,
         Command::Inspect { component, json } => run_inspect(&component, json).await,
+        Command::Audit(command) => audit::run(command),
         Command::Jobs(jobs) => jobs::run(jobs).await,
         Command::Actors(actors) => actors::run(actors).await,
         Command::List(list) => views::list(list).await,

@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use crate::addresses::advertised;
 use crate::admission::StoreAdmission;
 use crate::attempts::{announce_if_slow, retry};
+use crate::audit::{AuditLog, audit_folder};
 use crate::cluster_services::RemoteServices;
 use crate::dialer::Dialer;
 use crate::error::ClusterError;
@@ -86,7 +87,9 @@ impl Cluster {
         let started = Instant::now();
         let identity = identity::load_or_join(&folder, authority.as_deref(), options).await?;
         let environment = options.listen.bind().await?;
-        let admission = StoreAdmission::default();
+        let audit = audit_folder(&options.data);
+        let audit = AuditLog::open(&audit, identity.own().name.as_str()).map_err(|e| ClusterError::Folder(audit, e))?;
+        let admission = StoreAdmission::new(audit.clone());
         let endpoint = match &authority {
             Some(authority) => {
                 let issuer = CertificateIssuer::new(authority.clone(), admission.clone());
@@ -131,6 +134,7 @@ impl Cluster {
             membership: Membership::new(founder),
             authority,
             tenants: TenantDirectory::default(),
+            audit,
             objects: ObjectTransfers { engine, admission, shared: SharedObjects::default() },
             components: Components::default(),
             tenant_components: TenantComponents::open(options.data.join(COMPONENTS)),
@@ -204,6 +208,10 @@ impl Cluster {
     /// # Errors
     /// Fails if no node has that name, or it can't be reached.
     pub async fn request_drain(&self, name: &str) -> Result<(), ClusterError> {
+        self.audited("drain-node", format!("node {name}"), self.send_drain(name)).await
+    }
+
+    async fn send_drain(&self, name: &str) -> Result<(), ClusterError> {
         if name == self.state.own.name {
             self.state.membership.drain_requested.notify_one();
             return Ok(());

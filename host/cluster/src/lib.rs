@@ -14,6 +14,7 @@ mod actors;
 mod addresses;
 mod admission;
 mod attempts;
+mod audit;
 mod authority;
 mod chunks;
 mod cluster;
@@ -49,6 +50,7 @@ pub const LOG_TARGET: &str = module_path!();
 
 pub use addresses::{AddressError, ListenOn, NodeAddress};
 pub use attempts::ATTEMPTS_LOG_TARGET;
+pub use audit::{AuditActor, AuditError, AuditRecord, AuditSummary, audit_folder, read_audit, verify_audit};
 pub use authority::{NewToken, create_cluster, create_node_token};
 pub use cluster::Cluster;
 pub use error::ClusterError;

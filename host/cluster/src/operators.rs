@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sandbar_wire::{Clock as _, Name, SystemClock, TenantRole, TokenId};
 
+use crate::audit::{AuditActor, AuditEntry};
 use crate::cluster::Cluster;
 use crate::error::ClusterError;
 use crate::member::Member;
@@ -17,7 +18,8 @@ impl Cluster {
     /// Fails if the cluster has a tenant of that name or too many, a setting is out of its range, or the store does not
     /// respond.
     pub async fn add_tenant(&self, name: &Name, settings: TenantSettings) -> Result<(), ClusterError> {
-        tenants::add(&*self.state().store, name, settings, SystemClock.now()).await
+        let add = tenants::add(&*self.state().store, name, settings, SystemClock.now());
+        self.audited("add-tenant", describe(name, &settings), add).await
     }
 
     /// Replaces the settings of a tenant by what `set` returns for the present ones. Returns the new settings.
@@ -29,7 +31,11 @@ impl Cluster {
         name: &Name,
         set: &(dyn Fn(TenantSettings) -> TenantSettings + Sync),
     ) -> Result<TenantSettings, ClusterError> {
-        tenants::set(&*self.state().store, name, set).await
+        let change = async {
+            let settings = tenants::set(&*self.state().store, name, set).await?;
+            Ok((describe(name, &settings), settings))
+        };
+        self.audited_as("set-tenant", format!("tenant {name}"), change).await
     }
 
     /// Removes a tenant: its certificates and tokens are revoked, and its jobs end.
@@ -37,7 +43,8 @@ impl Cluster {
     /// # Errors
     /// Fails if there is no such tenant, or the store does not respond.
     pub async fn remove_tenant(&self, name: &Name) -> Result<(), ClusterError> {
-        tenants::remove(&*self.state().store, name).await
+        let remove = tenants::remove(&*self.state().store, name);
+        self.audited("remove-tenant", format!("tenant {name}"), remove).await
     }
 
     /// Returns all tenants, or the one of a name, in the order of their names.
@@ -61,7 +68,12 @@ impl Cluster {
         lifetime: Duration,
     ) -> Result<(TenantToken, String), ClusterError> {
         let (store, authority) = (&*self.state().store, self.state().authority.as_deref());
-        tenants::issue_token(store, authority, name, NewTokenSpec { role, use_once, lifetime, created_by: None }).await
+        let spec = NewTokenSpec { role, use_once, lifetime, created_by: None };
+        let issue = async {
+            let (token, text) = tenants::issue_token(store, authority, name, spec).await?;
+            Ok((describe_token(name, &token), (token, text)))
+        };
+        self.audited_as("create-token", format!("tenant {name}, role {role}"), issue).await
     }
 
     /// Revokes a token of a tenant, and all certificates that came from it.
@@ -69,7 +81,8 @@ impl Cluster {
     /// # Errors
     /// Fails if the tenant has no such token, or the store does not respond.
     pub async fn revoke_tenant_token(&self, name: &Name, id: TokenId) -> Result<(), ClusterError> {
-        tenants::revoke_token(&*self.state().store, name, id, &|_| Ok(())).await
+        let revoke = tenants::revoke_token(&*self.state().store, name, id, &|_| Ok(()));
+        self.audited("revoke-token", format!("tenant {name}, token {id}"), revoke).await
     }
 
     /// Revokes a token of nodes. Nodes that have joined with it stay.
@@ -77,7 +90,8 @@ impl Cluster {
     /// # Errors
     /// Fails if the store does not respond.
     pub async fn revoke_node_token(&self, id: TokenId) -> Result<(), ClusterError> {
-        tenants::revoke_node_token(&*self.state().store, id).await
+        let revoke = tenants::revoke_node_token(&*self.state().store, id);
+        self.audited("revoke-node-token", format!("token {id}"), revoke).await
     }
 
     /// Removes a node from the cluster for good: the certificates of its key are revoked, and its name is free.
@@ -85,6 +99,10 @@ impl Cluster {
     /// # Errors
     /// Fails if it is this node, no node has that name, or the store does not respond.
     pub async fn remove(&self, name: &str) -> Result<(), ClusterError> {
+        self.audited("remove-node", format!("node {name}"), self.remove_node(name)).await
+    }
+
+    async fn remove_node(&self, name: &str) -> Result<(), ClusterError> {
         let (state, names) = (self.state(), |members: &[Member]| {
             members.iter().map(|member| member.name.as_str()).collect::<Vec<_>>().join(", ")
         });
@@ -100,4 +118,43 @@ impl Cluster {
             }
         }
     }
+
+    /// Does what an operator requested, and records it.
+    pub(crate) async fn audited<T>(
+        &self,
+        action: &'static str,
+        subject: String,
+        change: impl Future<Output = Result<T, ClusterError>>,
+    ) -> Result<T, ClusterError> {
+        let described = async { Ok((subject.clone(), change.await?)) };
+        self.audited_as(action, subject.clone(), described).await
+    }
+
+    /// Does what an operator requested, and records it with the subject that it returns, or with this one if it fails.
+    async fn audited_as<T>(
+        &self,
+        action: &'static str,
+        subject: String,
+        change: impl Future<Output = Result<(String, T), ClusterError>>,
+    ) -> Result<T, ClusterError> {
+        let audit = &self.state().audit;
+        audit.check().await.map_err(ClusterError::Refused)?;
+        let changed = change.await;
+        let (subject, refusal) = match &changed {
+            Ok((subject, _)) => (subject.clone(), None),
+            Err(error) => (subject, Some(("failed".to_owned(), error.to_string()))),
+        };
+        audit.append(AuditEntry { by: AuditActor::Operator, action, subject, refusal }).await;
+        changed.map(|(_, result)| result)
+    }
+}
+
+fn describe(name: &Name, settings: &TenantSettings) -> String {
+    // Settings are numbers, and can be encoded.
+    format!("tenant {name}: {}", serde_json::to_string(settings).unwrap_or_default())
+}
+
+fn describe_token(name: &Name, token: &TenantToken) -> String {
+    let once = if token.use_once { ", for one use" } else { "" };
+    format!("tenant {name}, role {}, token {}{once}, until {}", token.role, token.id, token.expires)
 }

@@ -13,6 +13,7 @@ use sandbar_wire::{Admission, Authority, Connection, Endpoint, Transfers};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
+use crate::audit::AuditLog;
 use crate::dialer::Dialer;
 use crate::jobs::{Door, LocalJobs};
 use crate::member::{Member, MemberState};
@@ -42,6 +43,7 @@ pub(crate) struct ClusterState {
     /// The cluster's authority, on the founder.
     pub(crate) authority: Option<Arc<Authority>>,
     pub(crate) tenants: TenantDirectory,
+    pub(crate) audit: AuditLog,
     pub(crate) network: Network,
     pub(crate) membership: Membership,
     pub(crate) objects: ObjectTransfers,

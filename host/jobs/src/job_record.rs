@@ -238,14 +238,19 @@ impl JobRecord {
 
     /// Returns the submission time as text: `2026-01-31 23:59:59 UTC`.
     pub fn submitted_utc(&self) -> String {
-        let time = i64::try_from(self.submitted_ms).ok().and_then(DateTime::from_timestamp_millis);
-        time.map_or_else(String::new, |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
+        utc_text(self.submitted_ms)
     }
 
     /// Returns the time from submission to the job's end, or to now, in milliseconds.
     pub fn duration_ms(&self) -> u64 {
         self.ended_ms.unwrap_or_else(now_ms).saturating_sub(self.submitted_ms)
     }
+}
+
+/// Formats a time in milliseconds since 1970: `2026-01-31 23:59:59 UTC`.
+pub fn utc_text(ms: u64) -> String {
+    let time = i64::try_from(ms).ok().and_then(DateTime::from_timestamp_millis);
+    time.map_or_else(String::new, |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
 /// Returns the current time in milliseconds since 1970.

@@ -34,7 +34,7 @@ mod updates;
 pub const LOG_TARGET: &str = module_path!();
 
 pub use inspect::{InspectError, JobQuery, JobResponse};
-pub use job_record::{JobCounts, JobFailure, JobRecord, LogCounts, now_ms};
+pub use job_record::{JobCounts, JobFailure, JobRecord, LogCounts, now_ms, utc_text};
 pub use limits::JobFolderLimits;
 pub use log::{JobLog, JobLogFile, LogEntry, LogOutput, LogSender, LoggedLine};
 pub use name::JobName;

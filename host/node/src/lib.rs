@@ -12,9 +12,10 @@ pub use error::NodeError;
 #[doc(hidden)]
 pub use sandbar_cluster::fuzz_tenant_request;
 pub use sandbar_cluster::{
-    AddressError, ClientTimeouts, Cluster, ClusterClient, ClusterError, ClusterJob, ClusterOptions, FollowEvent,
-    ListenOn, Member, MemberState, NewClusterJob, NewToken, NodeAddress, SubmissionKey, Tenant, TenantError,
-    TenantSettings, TenantToken, TokenUse, create_cluster, create_node_token,
+    AddressError, AuditActor, AuditError, AuditRecord, AuditSummary, ClientTimeouts, Cluster, ClusterClient,
+    ClusterError, ClusterJob, ClusterOptions, FollowEvent, ListenOn, Member, MemberState, NewClusterJob, NewToken,
+    NodeAddress, SubmissionKey, Tenant, TenantError, TenantSettings, TenantToken, TokenUse, audit_folder,
+    create_cluster, create_node_token, read_audit, verify_audit,
 };
 /// Targets of log lines: each is the target of a module or a prefix of its submodules' targets.
 pub mod log_targets {
@@ -32,7 +33,7 @@ pub use sandbar_jobs::{
     ActorRow, BundleRow, DurationStats, ErrorRow, GroupRow, HolderRow, InspectError, JobCounts, JobFailure,
     JobFolderLimits, JobName, JobProgress, JobQuery, JobRecord, JobRecorder, JobResponse, JobStore, JobStoreError,
     JobSummary, Listing, LogCounts, LogReader, LoggedLine, MemoryView, NameSummary, NodeRow, ObjectRow, Phase,
-    ProcessRow, ProgressRow, ResourceRow, RunState, StopMark, StoredJob, TaskRow, WorkerRow, trace,
+    ProcessRow, ProgressRow, ResourceRow, RunState, StopMark, StoredJob, TaskRow, WorkerRow, trace, utc_text,
 };
 pub use sandbar_machine::has_little_memory;
 pub use sandbar_runtime::{

@@ -500,3 +500,46 @@ fn tenants_open_no_files_of_nodes() {
         }
     }
 }
+
+/// What operators and tenants do, and what they are refused, is in the audit log, which shows any change of it.
+#[test]
+fn the_audit_log_has_what_was_done_and_refused() {
+    let nodes = Nodes::start(1);
+    let address = nodes.address("node-1");
+    let host = |line: &[&str]| nodes.lab.host(line);
+    let token = nodes.lab.tenant_token("1", "ada", &["--role", "viewer"]);
+    host(&["tenant", "set", "ada", "--weight", "7", "--data", "1"]).expect_code(0);
+    host(&["tenant", "set", "bob", "--weight", "7", "--data", "1"]).expect_code(1);
+    let program = format!("{}#tree", component("tests/programs/tasks").display());
+    let of_ada = ["--node", &address, "--data", "ada", "--token", &token];
+    host(&[&["submit", &program][..], &of_ada].concat()).expect_code(1).expect_stderr(&["[role]"]);
+    let records = host(&["audit", "tail", "--json", "--data", "1", "--limit", "100"]).expect_code(0).json();
+    let records: Vec<(&str, &str, &str)> = records["records"]
+        .as_array()
+        .expect("records")
+        .iter()
+        .map(|record| {
+            let text = |field: &str| record[field].as_str().expect("a text");
+            let by = record["by"].as_str().or_else(|| record["by"].as_object()?.keys().next().map(String::as_str));
+            (by.expect("an actor"), text("action"), text("outcome"))
+        })
+        .collect();
+    for expected in [
+        ("operator", "add-tenant", "done"),
+        ("operator", "create-token", "done"),
+        ("operator", "set-tenant", "done"),
+        ("operator", "set-tenant", "failed"),
+        ("applicant", "certify-client", "done"),
+        ("tenant", "submit", "role"),
+    ] {
+        assert!(records.contains(&expected), "{expected:?} is not in {records:?}");
+    }
+    let verified = host(&["audit", "verify", "--json", "--data", "1"]).expect_code(0).json();
+    let head = verified["head"].as_str().expect("a hash").to_owned();
+    assert_eq!(verified["records"], records.len());
+    host(&["audit", "verify", "--contains", &head, "--data", "1"]).expect_code(0);
+    let path = nodes.lab.path("1").join("audit/audit-000000000001.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("\"failed\"", "\"done\"", 1)).unwrap();
+    host(&["audit", "verify", "--data", "1"]).expect_code(1).expect_stderr(&["was written after another line"]);
+}

@@ -15,6 +15,7 @@ mod local_jobs;
 mod lookup;
 mod submission;
 mod tenant_api;
+mod tenant_audit;
 mod tenant_messages;
 mod tenant_responses;
 

@@ -11,6 +11,7 @@ use super::follow::follow;
 use super::job::ClusterJob;
 use super::lookup::{self, JobLocation};
 use super::submission::{check_submission, submit};
+use super::tenant_audit::AuditedRequest;
 use super::tenant_messages::{RefusalCode, TENANT_API, TenantRequest, TenantResponse};
 use super::tenant_responses::{Outcome, node_failed, refused, rejected, retry_later, send};
 use crate::state::ClusterState;
@@ -32,9 +33,9 @@ const LISTED_CHARS_MAX: usize = 200;
 
 /// A tenant's client.
 #[derive(Debug, Clone, Copy)]
-struct Client<'a> {
-    tenant: &'a Name,
-    access: TenantAccess,
+pub(crate) struct Client<'a> {
+    pub(crate) tenant: &'a Name,
+    pub(crate) access: TenantAccess,
 }
 
 /// Accepts connections of tenants.
@@ -85,9 +86,11 @@ async fn respond(
     frames: &mut Frames,
 ) -> Option<TenantResponse> {
     let Ok(Ok(Some(bytes))) = tokio::time::timeout(REQUEST_TIME_MAX, frames.recv()).await else { return None };
+    let mut audited = AuditedRequest::unknown();
     let handled = async {
         let request = parse(&bytes)?;
         drop(bytes);
+        audited = AuditedRequest::new(&request);
         let kind = match &request {
             TenantRequest::Submit(_) => DoorUse::Submission,
             TenantRequest::Follow { .. } => DoorUse::Follow,
@@ -102,9 +105,14 @@ async fn respond(
                 format!("the request needs the role `{role}`, the client has `{own}`"),
             ));
         }
+        if audited.is_change() {
+            cluster.audit.check().await.map_err(node_failed)?;
+        }
         handle(cluster, client, request, frames).await
     };
-    handled.await.unwrap_or_else(Some)
+    let handled = handled.await;
+    audited.record(cluster, client, &handled).await;
+    handled.unwrap_or_else(Some)
 }
 
 /// Parses a request. Unknown fields are ignored: later versions may send them.
