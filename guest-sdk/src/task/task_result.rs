@@ -8,6 +8,7 @@ use sandbar_core::TaskError;
 
 use super::call_buffers::with_scratch;
 use super::chunk;
+use super::object::release_if_many;
 use super::value::Value;
 use crate::host;
 
@@ -29,6 +30,8 @@ pub(super) fn with_json<T>(returns_json: bool, run: impl FnOnce() -> T) -> T {
 /// # Errors
 /// Reports why the value can't be encoded.
 pub fn return_value<T: Value>(value: T) -> Result<(), String> {
+    // What the task has dropped makes room for its result.
+    release_if_many();
     if RETURNS_JSON.get() {
         let json = value.to_json().unwrap_or_else(|e| {
             log::warn!("the result is shown as null: {e}");

@@ -161,7 +161,7 @@ fn a_tenant_fills_no_more_memory_than_it_may() {
     neighbours.victim();
     let before_kib = status_kib(process, "VmRSS");
     for (bytes, name) in [("4000", "memory-bytes-max"), ("100000", "object-bytes-max")] {
-        let error = neighbours.submit(HOSTILE, &task("hoards"), &[&format!("bytes={bytes}")]);
+        let error = neighbours.submit(HOSTILE, &task("fills"), &[&format!("bytes={bytes}")]);
         let text = error.as_str().expect("an error");
         assert!(text.contains(&format!("the limit is {} ({name})", LIMIT_MIB << 20)), "{text}");
         assert!(text.ends_with("[tenant-limit]"), "{text}");

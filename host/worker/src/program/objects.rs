@@ -8,6 +8,10 @@ use rustc_hash::FxHashMap;
 use sandbar_sandbox::{GetOutcome, Input, InputBytes};
 use sandbar_store::Mapping;
 
+/// Maximum bytes of stored values of which this worker keeps copies. Further ones are requested from the node when they are
+/// read.
+const COPIES_BYTES_MAX: usize = 16 << 20;
+
 /// Index of a task in its worker.
 pub(super) type TaskSlot = usize;
 
@@ -106,6 +110,8 @@ pub(super) struct ObjectEntry {
     pub is_known: bool,
     /// Objects that its value contains.
     contains: Vec<u64>,
+    /// Bytes of the copy of a stored value.
+    copy_bytes: usize,
     /// Tasks that wait or waited for it.
     pub waiters: Vec<Waiter>,
 }
@@ -141,6 +147,8 @@ pub(super) struct ObjectTable {
     lent: FxHashMap<u64, (ObjectKey, Arc<LocalValue>)>,
     /// Values of files whose release was requested, while tasks use them.
     forgotten_in_use: Vec<(u64, Weak<LocalValue>)>,
+    /// Bytes of the copies of stored values.
+    copies_bytes: usize,
 }
 
 impl ObjectTable {
@@ -182,6 +190,21 @@ impl ObjectTable {
         }
         let entry = self.entry(key);
         (entry.contains, entry.is_known) = (contained, true);
+    }
+
+    /// Records a value that a task has stored, and keeps a copy if there is room.
+    pub(super) fn stored(&mut self, key: ObjectKey, bytes: &[u8], contained: Vec<u64>) {
+        self.set_contained(key, contained, false);
+        if self.copies_bytes + bytes.len() <= COPIES_BYTES_MAX {
+            self.copies_bytes += bytes.len();
+            let entry = self.entry(key);
+            (entry.value, entry.copy_bytes) = (Some(LocalValue::inline(bytes, false)), bytes.len());
+        }
+    }
+
+    /// Returns the number of objects.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
     }
 
     /// Records a delivery: the objects that the value contains, each of which the node counts once more for this worker
@@ -250,6 +273,7 @@ impl ObjectTable {
                 continue;
             }
             if let Some(entry) = self.entries.remove(&key) {
+                self.copies_bytes -= entry.copy_bytes;
                 if entry.held > 0 {
                     self.released.push(ObjectRelease { object, times: entry.held });
                 }
@@ -263,5 +287,32 @@ impl ObjectTable {
         let entry = self.entry(key);
         entry.value = Some(value);
         std::mem::take(&mut entry.waiters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values beyond the limit have no copies here, until others are released.
+    #[test]
+    fn copies_of_stored_values_are_limited() {
+        const BYTES: usize = 4000;
+        let (mut objects, value) = (ObjectTable::default(), vec![7; BYTES]);
+        let key = |number: usize| ObjectKey::new(1, number as u64);
+        let count = COPIES_BYTES_MAX / BYTES;
+        for number in 0..2 * count {
+            objects.created(key(number));
+            objects.stored(key(number), &value, Vec::new());
+            assert_eq!(objects.is_there(key(number), true), number < count, "{number}");
+            assert!(objects.is_there(key(number), false));
+        }
+        (0..count).for_each(|number| objects.release(key(number)));
+        objects.created(key(0));
+        objects.stored(key(0), &value, Vec::new());
+        assert_eq!(
+            (objects.value(key(0)).map(|value| value.bytes().len()), objects.copies_bytes),
+            (Some(BYTES), BYTES)
+        );
     }
 }

@@ -47,12 +47,14 @@ fn descends(depth: u32) -> Result<u64, TaskError> {
 
 /// Puts texts of this many bytes and keeps them, until one can't be had. Returns its error.
 #[task]
-fn hoards(bytes: u64) -> String {
+fn fills(bytes: u64) -> String {
     let text = "x".repeat(bytes as usize);
     let mut kept = Vec::new();
     loop {
         kept.extend((0..256).map(|_| put(&text)));
         if let Some(Err(error)) = kept.last().map(ObjectRef::get) {
+            // The result needs room as well.
+            drop(kept);
             return error.to_string();
         }
     }

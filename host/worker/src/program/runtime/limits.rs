@@ -3,6 +3,8 @@
 use sandbar_core::Code;
 use sandbar_sandbox::{Refusal, is_interrupted};
 
+/// Maximum number of objects that the tasks of a worker hold or need, as many as a job may have.
+pub(super) const OBJECTS_MAX: usize = 16_000_000;
 /// Maximum number of results of one task.
 pub(super) const RETURNS_MAX: u32 = 10_000;
 

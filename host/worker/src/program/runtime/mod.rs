@@ -35,6 +35,7 @@ pub(super) use self::services::TaskServices;
 pub(super) use self::streams::GeneratorStream;
 
 use self::channel::NodeChannel;
+use self::limits::OBJECTS_MAX;
 use self::memory::MemoryPool;
 use self::streams::ReceivedStreams;
 use self::tasks::Tasks;
@@ -121,8 +122,11 @@ impl WorkerRuntime {
 
     /// Takes numbers for new tasks or objects. Returns the first.
     fn take_ids(&mut self, count: u32) -> Result<u64, Refusal> {
-        let none =
-            || Refusal { code: Code::TaskLimit, message: "its worker has used up its task and object numbers".into() };
-        self.ids.take(count).ok_or_else(none)
+        let refused = |message: String| Refusal { code: Code::TaskLimit, message };
+        if self.objects.len() + count as usize > OBJECTS_MAX {
+            let message = format!("its worker would use more than {OBJECTS_MAX} objects: drop references to some");
+            return Err(refused(message));
+        }
+        self.ids.take(count).ok_or_else(|| refused("its worker has used up its task and object numbers".to_owned()))
     }
 }

@@ -84,8 +84,7 @@ impl WorkerRuntime {
         // A value in a file is not kept in this worker: most tasks do not read what they store, and the others request
         // it.
         if let OutputValue::Inline(bytes) = value {
-            self.objects.set_contained(ObjectKey::new(job, object), contained.to_vec(), false);
-            self.objects.entry(ObjectKey::new(job, object)).value = Some(LocalValue::inline(&bytes, false));
+            self.objects.stored(ObjectKey::new(job, object), &bytes, contained.to_vec());
         }
         self.node.publish_in_time();
         Ok(ObjectId(object))
