@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbar_core::{ComponentId, Fault, Limits, NodeId};
-use sandbar_runtime::{Callback, ClusterServices, LoadResult, RemoteObject, WORKERS_MAX};
+use sandbar_core::{Fault, NodeId};
+use sandbar_runtime::{Callback, ClusterServices, LoadResult, RemoteObject, TenantComponent, WORKERS_MAX};
 use sandbar_store::SealedFile;
 
 use crate::state::ClusterState;
@@ -23,9 +23,9 @@ impl ClusterServices for RemoteServices {
         self.0.handle.spawn(async move { reply(objects::fetch(&cluster, object).await) });
     }
 
-    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Callback<LoadResult>) {
+    fn load(&self, node: NodeId, component: TenantComponent, reply: Callback<LoadResult>) {
         let cluster = self.0.clone();
-        self.0.handle.spawn(async move { reply(components::load(&cluster, node, component, limits).await) });
+        self.0.handle.spawn(async move { reply(components::load(&cluster, node, component).await) });
     }
 
     fn worker_ids(&self, reply: Callback<Range<u32>>) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt as _};
 use sandbar_core::{ComponentId, Fault, Limits, NodeId, TenantId};
 use sandbar_machine::write_atomically;
-use sandbar_runtime::{LoadResult, load_program};
+use sandbar_runtime::{LoadResult, TenantComponent, load_program};
 use sandbar_wire::{Channel, Connection, Frames, Name};
 
 use crate::component_id::component_id;
@@ -33,13 +33,27 @@ const TRANSFER_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Loads a component of a tenant, which this node or any connected node has.
 pub(crate) async fn load_of_tenant(cluster: &ClusterState, tenant: &Name, component: ComponentId) -> LoadResult {
+    load_with(cluster, tenant, component, Limits::default(), None).await
+}
+
+/// Loads a component of a tenant, which this node has, or `node`, or, without one, any connected node.
+async fn load_with(
+    cluster: &ClusterState,
+    tenant: &Name,
+    component: ComponentId,
+    limits: Limits,
+    node: Option<NodeId>,
+) -> LoadResult {
     let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no programs"))?;
-    let (id, limits) = (tenant_id(tenant), Limits::default().within(&runtime.services.limits));
+    let (id, limits) = (tenant_id(tenant), limits.within(&runtime.services.limits));
     if let Some(program) = cluster.components.programs().get(id, component, limits) {
         return Ok(program);
     }
     if cluster.tenant_components.get(tenant, component).is_none() {
-        fetch_from_any(cluster, tenant, component).await?;
+        match node {
+            Some(node) => copy_from(cluster, node, tenant, component).await?,
+            None => fetch_from_any(cluster, tenant, component).await?,
+        }
     }
     let file = cluster.tenant_components.get(tenant, component);
     let file = file.ok_or_else(|| host_fault("the component was evicted; submit the job again"))?;
@@ -135,7 +149,24 @@ async fn fetch_in_time(
 }
 
 /// Loads a component that a node has, for tasks of that node.
-pub(crate) async fn load(cluster: &ClusterState, node: NodeId, component: ComponentId, limits: Limits) -> LoadResult {
+pub(crate) async fn load(cluster: &ClusterState, node: NodeId, component: TenantComponent) -> LoadResult {
+    let TenantComponent { tenant, component, limits } = component;
+    if tenant == TenantId::DEFAULT {
+        return load_by_hash(cluster, node, component, limits).await;
+    }
+    let find = || cluster.tenants.all().keys().find(|name| tenant_id(name) == tenant).cloned();
+    let mut found = find();
+    if found.is_none() {
+        // The tenant may be new.
+        cluster.network.endpoint.read_access().await;
+        found = find();
+    }
+    let tenant = found.ok_or_else(|| host_fault("the tenant of the task is unknown"))?;
+    load_with(cluster, &tenant, component, limits, Some(node)).await
+}
+
+/// Loads a component of a node itself.
+async fn load_by_hash(cluster: &ClusterState, node: NodeId, component: ComponentId, limits: Limits) -> LoadResult {
     let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no programs"))?;
     let limits = limits.within(&runtime.services.limits);
     if let Some(program) = cluster.components.programs().get(TenantId::DEFAULT, component, limits) {
@@ -187,9 +218,7 @@ fn find(cluster: &ClusterState, request: &str) -> Option<Arc<File>> {
     }
     let component = request.parse().ok()?;
     let stored = || File::open(cluster.component_path(component)?).ok().map(Arc::new);
-    // The other node runs a task of a tenant's job for this one.
-    let of_tenant = || cluster.tenant_components.get_of_any(component).map(Arc::new);
-    cluster.components.file(component).or_else(stored).or_else(of_tenant)
+    cluster.components.file(component).or_else(stored)
 }
 
 /// Reads a whole file, whatever its shared position.

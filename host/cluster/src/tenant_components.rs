@@ -90,21 +90,14 @@ impl TenantComponents {
         Some(file)
     }
 
-    /// Opens a component of any tenant, for another node.
-    pub(crate) fn get_of_any(&self, component: ComponentId) -> Option<File> {
-        let tenants = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let mut paths = tenants.map(|tenant| tenant.path().join(format!("{component}.{EXTENSION}")));
-        paths.find_map(|path| File::open(path).ok())
-    }
-
     /// Removes a component that can't be used.
     pub(crate) fn remove(&self, tenant: &Name, component: ComponentId) {
         let _ = fs::remove_file(self.path(tenant, component));
     }
 
-    /// Removes the components of tenants that `exists` does not know.
-    pub(crate) fn remove_others(&self, exists: impl Fn(&Name) -> bool) {
-        remove_folders(&self.folder, exists);
+    /// Removes the components of tenants that `exists` does not know. Returns whether there were any.
+    pub(crate) fn remove_others(&self, exists: impl Fn(&Name) -> bool) -> bool {
+        remove_folders(&self.folder, exists)
     }
 
     /// Receives a component of `bytes` bytes into a file. `in_use` protects components of running jobs from eviction.
@@ -235,7 +228,7 @@ mod tests {
         for number in [1, 2, 3] {
             insert(&ada, number, 20);
         }
-        assert!(components.get(&bob, component(1)).is_none() && components.get_of_any(component(1)).is_some());
+        assert!(components.get(&bob, component(1)).is_none());
         insert(&bob, 9, 100);
         // By number. The first one is in use.
         insert(&ada, 4, 20);

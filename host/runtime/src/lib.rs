@@ -41,7 +41,7 @@ pub use engine::{FuzzInput, generate_peer_message, run_fuzz_inputs};
 pub use error::ProgramError;
 pub use peer::{
     Amounts, CachedResult, CachedValue, Callback, ClusterServices, InProcessPeers, LoadResult, NewPeer, PeerEnd,
-    PeerLine, RemoteObject,
+    PeerLine, RemoteObject, TenantComponent,
 };
 pub use plan::ProgramPlan;
 pub use runner::{

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
-use sandbar_core::{Code, ComponentId, Fault, JobId, Limits, NodeId, ObjectId, TenantId, WorkerId};
+use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TenantId, WorkerId};
 use sandbar_jobs::{ActorRow, JobQuery, JobResponse};
 use sandbar_machine::raise_file_limit;
 use sandbar_sched::{TenantLimits, TenantShare, WorkerKind};
@@ -25,7 +25,7 @@ use crate::engine::{Driver, Engine, EngineOptions, JobResult, NewJob};
 use crate::file_reader::{FileReader, ReadRequest, ReadResult};
 use crate::lease_request::{LeaseId, LeaseRequest, LeaseState};
 use crate::link::BoxedWorkerLink;
-use crate::peer::{CachedResult, Callback, ClusterServices, LoadResult, NewPeer, RemoteObject};
+use crate::peer::{CachedResult, Callback, ClusterServices, LoadResult, NewPeer, RemoteObject, TenantComponent};
 
 /// Time that the thread polls before it sleeps.
 const SPIN_TIME: Duration = Duration::from_micros(100);
@@ -439,11 +439,11 @@ impl Driver for ThreadDriver {
         Box::new(move |fetched| handle.send(Request::Fetched(number, fetched)))
     }
 
-    fn load(&mut self, node: NodeId, program: u32, component: ComponentId, limits: Limits) {
+    fn load(&mut self, node: NodeId, program: u32, component: TenantComponent) {
         if let Some(peers) = &self.peers {
             let handle = self.handle.clone();
             let reply = move |loaded| handle.send(Request::Loaded(node, program, loaded));
-            peers.load(node, component, limits, Box::new(reply));
+            peers.load(node, component, Box::new(reply));
         }
     }
 

@@ -3,13 +3,13 @@
 use std::io;
 use std::time::Instant;
 
-use sandbar_core::{ComponentId, Fault, Limits, NodeId, TenantId, WorkerId};
+use sandbar_core::{Fault, NodeId, TenantId, WorkerId};
 use sandbar_sched::WorkerKind;
 use sandbar_store::{DiskCompletion, DiskTask, SealedFile};
 
 use crate::file_reader::{ReadRequest, ReadResult};
 use crate::link::BoxedWorkerLink;
-use crate::peer::{Callback, RemoteObject};
+use crate::peer::{Callback, RemoteObject, TenantComponent};
 
 /// Performs the engine's input and output. Requests return at once; their results are later inputs of the engine.
 pub(crate) trait Driver {
@@ -34,7 +34,7 @@ pub(crate) trait Driver {
     fn on_fetched(&self, number: u64) -> Callback<Result<SealedFile, Fault>>;
 
     /// Loads a component of another node: [`super::Engine::loaded`] with the node and its number of the program.
-    fn load(&mut self, node: NodeId, program: u32, component: ComponentId, limits: Limits);
+    fn load(&mut self, node: NodeId, program: u32, component: TenantComponent);
 
     /// Reads a file of a job.
     fn read_file(&mut self, request: ReadRequest);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use sandbar_core::{ComponentId, Fault, Limits, NodeId, ObjectId};
+use sandbar_core::{ComponentId, Fault, Limits, NodeId, ObjectId, TenantId};
 use sandbar_store::SealedFile;
 use sandbar_wire::Priority;
 
@@ -28,13 +28,24 @@ pub struct RemoteObject {
     pub priority: Priority,
 }
 
+/// A component to load, for tasks of a tenant's jobs with these limits.
+#[derive(Debug, Clone, Copy)]
+pub struct TenantComponent {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The component.
+    pub component: ComponentId,
+    /// Limits of the tasks.
+    pub limits: Limits,
+}
+
 /// Services of other nodes.
 pub trait ClusterServices: Send + Sync {
     /// Fetches a value.
     fn fetch(&self, object: RemoteObject, reply: Callback<Result<SealedFile, Fault>>);
 
-    /// Loads a component from a node, for tasks with these limits.
-    fn load(&self, node: NodeId, component: ComponentId, limits: Limits, reply: Callback<LoadResult>);
+    /// Loads a component from a node.
+    fn load(&self, node: NodeId, component: TenantComponent, reply: Callback<LoadResult>);
 
     /// Allocates worker ids that no other node has.
     fn worker_ids(&self, reply: Callback<Range<u32>>);

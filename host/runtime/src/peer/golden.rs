@@ -64,7 +64,7 @@ fn check(name: &str, bytes: Result<Vec<u8>, postcard::Error>, expected: &str) {
 
 #[test]
 fn messages_have_golden_bytes() {
-    assert_eq!(sandbar_wire::PROTOCOL_VERSION, 2);
+    assert_eq!(sandbar_wire::PROTOCOL_VERSION, 3);
     let (task, attempt, slot, object) = (TaskId(1), Attempt(2), WorkerId(3), ObjectId(4));
     let remote = PeerValue::Remote { node: NodeId(5), object: ObjectId(6), bytes: 7 };
     let contains = vec![ObjectId(8)];
@@ -79,7 +79,7 @@ fn messages_have_golden_bytes() {
     };
     let call = RemoteWork::Call { actor: RemoteActor::Lent(ActorId(1)), retries: Some(2), retry_on: RetryOn::System };
     let messages = [
-        PeerMessage::Program { program: 1, component, limits: Limits::default() },
+        PeerMessage::Program { program: 1, tenant: TenantId(300), component, limits: Limits::default() },
         PeerMessage::Job { root: root(), tenant: TenantId(300), name: "main".into(), lasting: Some("job".into()) },
         spec(RemoteWork::Task),
         spec(RemoteWork::Generator(16)),
@@ -137,7 +137,7 @@ fn cached_results_have_golden_bytes() {
 
 /// Bytes of the messages above, in hexadecimal.
 const GOLDEN: [&str; 30] = [
-    "000107070707070707070707070707070707070707070707070707070707070707078080808004e0d40380808080048080808001808004\
+    "0001ac0207070707070707070707070707070707070707070707070707070707070707078080808004e0d40380808080048080808001808004\
      1008a09c018080804003",
     "010405ac02046d61696e01036a6f62",
     "0201020304050607080109036164640101020301037470750401020164010a0b010c010d010c000176016100",

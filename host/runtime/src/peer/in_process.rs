@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId};
+use sandbar_core::{Code, ComponentId, Fault, NodeId};
 use sandbar_sched::ResourceSet;
 use sandbar_store::SealedFile;
 
-use super::{Callback, ClusterServices, LoadResult, NewPeer, PeerLine, RemoteObject};
+use super::{Callback, ClusterServices, LoadResult, NewPeer, PeerLine, RemoteObject, TenantComponent};
 use crate::calls::Program;
 use crate::engine::WORKERS_MAX;
 use crate::runner::{RuntimePeers, RuntimeStarted};
@@ -93,7 +93,8 @@ impl ClusterServices for InProcessPeers {
         }
     }
 
-    fn load(&self, _: NodeId, component: ComponentId, _: Limits, reply: Callback<LoadResult>) {
+    fn load(&self, _: NodeId, component: TenantComponent, reply: Callback<LoadResult>) {
+        let component = component.component;
         let programs = self.0.programs.lock().unwrap_or_else(PoisonError::into_inner);
         let program = programs.get(&component).cloned();
         drop(programs);

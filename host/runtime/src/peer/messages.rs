@@ -121,10 +121,10 @@ pub(crate) type RemoteResults<'a> = Vec<(PeerValue<'a>, Vec<ObjectId>)>;
 #[expect(clippy::large_enum_variant, reason = "messages are encoded or decoded, not stored")]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum PeerMessage<'a> {
-    /// Assigns a number to a component. Later tasks name their program by it.
-    Program { program: u32, component: ComponentId, limits: Limits },
-    /// Introduces a job of a tenant to later messages: its first task has this name. `lasting` is its name in the cluster, if another node
-    /// may take it over.
+    /// Assigns a number to a component of a tenant. Later tasks name their program by it.
+    Program { program: u32, tenant: TenantId, component: ComponentId, limits: Limits },
+    /// Introduces a job of a tenant to later messages: its first task has this name. `lasting` is its name in the cluster, if
+    /// another node may take it over.
     Job { root: JobRoot, tenant: TenantId, name: Cow<'a, str>, lasting: Option<Cow<'a, str>> },
     /// Run a task, or create an actor.
     Submit(#[serde(borrow)] RemoteTaskSpec<'a>),

@@ -12,7 +12,7 @@ mod golden;
 
 pub use amounts::Amounts;
 pub use cached_result::{CachedResult, CachedValue};
-pub use cluster_services::{Callback, ClusterServices, LoadResult, RemoteObject};
+pub use cluster_services::{Callback, ClusterServices, LoadResult, RemoteObject, TenantComponent};
 pub use in_process::InProcessPeers;
 pub use line::{PeerEnd, PeerLine};
 

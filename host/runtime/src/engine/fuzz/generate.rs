@@ -42,7 +42,8 @@ pub fn generate_peer_message(choose: &mut dyn FnMut(u32) -> u32) -> Vec<u8> {
 /// Returns the message that introduces [`PROGRAM`].
 pub(super) fn program_message() -> Vec<u8> {
     let (program, component, limits) = (PROGRAM, CompiledComponent::placeholder_id(), Limits::default());
-    postcard::to_stdvec(&PeerMessage::Program { program, component, limits }).unwrap_or_default()
+    postcard::to_stdvec(&PeerMessage::Program { program, tenant: TenantId::DEFAULT, component, limits })
+        .unwrap_or_default()
 }
 
 impl Choices<'_> {
@@ -214,7 +215,8 @@ impl Choices<'_> {
             7 => {
                 let component =
                     if self.flag() { CompiledComponent::placeholder_id() } else { ComponentId::from_digest([1; 32]) };
-                PeerMessage::Program { program: self.below(3), component, limits: Limits::default() }
+                let (program, tenant) = (self.below(3), TenantId(self.below(2).into()));
+                PeerMessage::Program { program, tenant, component, limits: Limits::default() }
             }
             8 => {
                 let lasting = self.flag().then(|| "20260131-235959-123-4f3a9c".into());

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use sandbar_core::{ComponentId, Fault, JobId, Limits, NodeId, ObjectId, TaskError, TaskKind, TenantId, WorkerId};
+use sandbar_core::{Fault, JobId, Limits, NodeId, ObjectId, TaskError, TaskKind, TenantId, WorkerId};
 use sandbar_sched::{Event, JobLimits, RESOURCE_UNIT, ResourceSet, WorkerKind};
 use sandbar_store::{Disk, DiskCompletion, DiskTask, SealedFile, SpillFolder, StoreLimits, ValueStore};
 use sandbar_worker::CompiledComponent;
@@ -20,7 +20,7 @@ use super::{Driver, Engine, EngineOptions, JobOutputs, JobResult, NewJob, RootTa
 use crate::client::{ClientLine, ClientLink, ClientListener, ObjectValue};
 use crate::file_reader::{ReadRequest, ReadResult};
 use crate::link::BoxedWorkerLink;
-use crate::peer::{Callback, NewPeer, PeerLine, RemoteObject};
+use crate::peer::{Callback, NewPeer, PeerLine, RemoteObject, TenantComponent};
 use crate::{Program, ProgramTask};
 use sandbar_jobs::{JobLog, JobQuery, LogOutput};
 
@@ -278,7 +278,7 @@ impl Driver for FuzzDriver {
         Box::new(|_| {})
     }
 
-    fn load(&mut self, _: NodeId, _: u32, _: ComponentId, _: Limits) {}
+    fn load(&mut self, _: NodeId, _: u32, _: TenantComponent) {}
 
     // Jobs of the harness have no files.
     fn read_file(&mut self, _: ReadRequest) {}

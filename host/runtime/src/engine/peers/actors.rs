@@ -52,7 +52,8 @@ pub(super) fn create_at_root(
         return;
     };
     cx.step(Event::ActorBorrowed { actor: ActorId(task.id.0), worker: proxy_worker });
-    cx.peers.introduce_program(root.node, &task.call.program);
+    let tenant = cx.scheduler.tenant_of(task.job).unwrap_or_default();
+    cx.peers.introduce_program(root.node, tenant, &task.call.program);
     for object in task.dependencies.iter().chain(&task.refs) {
         cx.step(Event::ReferenceAdded { object: *object, worker: proxy_worker, task: proxy });
     }

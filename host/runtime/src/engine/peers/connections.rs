@@ -130,12 +130,12 @@ impl Connections {
         }
     }
 
-    /// Describes a program to a node that does not know it.
-    pub(super) fn introduce_program(&mut self, node: NodeId, program: &Program) {
+    /// Describes a program of a tenant to a node that does not know it.
+    pub(super) fn introduce_program(&mut self, node: NodeId, tenant: TenantId, program: &Program) {
         let (component, limits) = (program.compiled.id(), program.limits);
         let program = program.compiled.number();
         if self.all.get_mut(&node).is_some_and(|peer| peer.programs.insert(program)) {
-            self.send(node, &PeerMessage::Program { program, component, limits });
+            self.send(node, &PeerMessage::Program { program, tenant, component, limits });
         }
     }
 

@@ -159,10 +159,10 @@ impl Peers {
     ) -> io::Result<Option<JobReport<'a>>> {
         let Some(worker) = cx.peers.proxy_worker(node) else { return Ok(None) };
         match postcard::from_bytes(frame).map_err(io::Error::other)? {
-            PeerMessage::Program { program, component, limits } => {
-                let own = cx.jobs.keys().filter_map(|job| self.proxies.program_of(cx, *job));
-                let own: Vec<Arc<Program>> = own.collect();
-                let introduced = IntroducedProgram { program, component, limits };
+            PeerMessage::Program { program, tenant, component, limits } => {
+                let of_tenant = cx.jobs.keys().filter(|job| cx.scheduler.tenant_of(**job) == Some(tenant));
+                let own: Vec<Arc<Program>> = of_tenant.filter_map(|job| self.proxies.program_of(cx, *job)).collect();
+                let introduced = IntroducedProgram { program, tenant, component, limits };
                 self.programs.load(cx, node, introduced, own.into_iter())?;
             }
             PeerMessage::Job { root, tenant, name, lasting } => {

@@ -37,8 +37,10 @@ pub(super) fn assign(cx: &mut Context, proxies: &ProxyTasks, worker: WorkerId, t
         let attempt = view.attempt;
         return cx.step_later(Event::AttemptFinished { task, attempt, worker, outcome, nanos: 0 });
     }
+    let job = cx.scheduler.job_of(task);
     let values = needed_values(cx, &needs);
-    cx.peers.introduce_program(node, &call.program);
+    let tenant = job.and_then(|job| cx.scheduler.tenant_of(job)).unwrap_or_default();
+    cx.peers.introduce_program(node, tenant, &call.program);
     let Some(job) = cx.scheduler.job_of(task) else { return };
     proxies.introduce(cx, node, job);
     let (Some(view), Some(proxy_worker)) = (cx.scheduler.task(task), cx.peers.proxy_worker(node)) else { return };

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, ObjectId};
+use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, ObjectId, TenantId};
 
 use super::super::context::Context;
 use super::executor::RemoteTask;
 use super::limits::{PROGRAMS_MAX, WAITING_TASKS_MAX, check_number};
 use crate::calls::Program;
-use crate::peer::{LoadResult, PeerMessage, RemoteTaskSpec, RemoteWork};
+use crate::peer::{LoadResult, PeerMessage, RemoteTaskSpec, RemoteWork, TenantComponent};
 
 /// Programs of other nodes, by the node and its number of the program.
 #[derive(Default)]
@@ -33,12 +33,13 @@ pub(super) enum Lookup {
 pub(super) struct IntroducedProgram {
     /// Number of the program on that node.
     pub(super) program: u32,
+    pub(super) tenant: TenantId,
     pub(super) component: ComponentId,
     pub(super) limits: Limits,
 }
 
 impl Programs {
-    /// Loads a program that a node has described. `own` are the programs of this node's jobs: a task of one of them creates
+    /// Loads a program that a node has described. `own` are the programs of this node's jobs of the same tenant: a task of one of them creates
     /// what it creates here before anything that follows.
     ///
     /// # Errors
@@ -50,7 +51,7 @@ impl Programs {
         introduced: IntroducedProgram,
         mut own: impl Iterator<Item = Arc<Program>>,
     ) -> io::Result<()> {
-        let IntroducedProgram { program, component, limits } = introduced;
+        let IntroducedProgram { program, tenant, component, limits } = introduced;
         if !cx.peers.contains(node) || self.0.contains_key(&(node, program)) {
             return Ok(());
         }
@@ -60,7 +61,7 @@ impl Programs {
         } else if cx.driver.has_peers() {
             self.0.insert((node, program), ProgramState::Loading(Vec::new()));
             let limits = limits.within(&cx.options.task_limits);
-            cx.driver.load(node, program, component, limits);
+            cx.driver.load(node, program, TenantComponent { tenant, component, limits });
         } else {
             let fault = Fault::new(Code::Host, "this node runs nothing for others");
             self.0.insert((node, program), ProgramState::Loaded(Err(fault)));

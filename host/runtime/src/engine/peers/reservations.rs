@@ -192,7 +192,8 @@ pub(super) fn request(
     let (Some(job), Some(program)) = (job, job.and_then(|job| proxies.program_of(cx, job))) else {
         return cx.step_later(Event::ReserveReply { group, node, attempt, granted: false });
     };
-    cx.peers.introduce_program(node, &program);
+    let tenant = cx.scheduler.tenant_of(job).unwrap_or_default();
+    cx.peers.introduce_program(node, tenant, &program);
     proxies.introduce(cx, node, job);
     let bundles = bundles.iter().map(|(index, demand)| (*index, Amounts::from_resources(demand))).collect();
     let (job, program) = (proxies.root(cx, job), program.compiled.number());

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, Seed, TenantId, WorkerId};
+use sandbar_core::{Code, Fault, NodeId, Seed, TenantId, WorkerId};
 use sandbar_sched::WorkerKind;
 use sandbar_store::{DiskCompletion, DiskTask, SealedFile, SpillFolder};
 
@@ -15,7 +15,7 @@ use super::super::driver::Driver;
 use super::worker::{SimLink, SimWorker};
 use crate::file_reader::{ReadRequest, ReadResult};
 use crate::link::BoxedWorkerLink;
-use crate::peer::{Callback, RemoteObject};
+use crate::peer::{Callback, RemoteObject, TenantComponent};
 
 /// The time of a simulation.
 #[derive(Debug, Clone)]
@@ -125,7 +125,7 @@ impl Driver for SimDriver {
         Box::new(move |value| fetched.lock().unwrap_or_else(PoisonError::into_inner).push((number, value)))
     }
 
-    fn load(&mut self, node: NodeId, program: u32, _: ComponentId, _: Limits) {
+    fn load(&mut self, node: NodeId, program: u32, _: TenantComponent) {
         self.0.borrow_mut().loads.push((node, program));
     }
 
