@@ -23,6 +23,9 @@ use crate::{connections, encoding};
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay before a failed operation is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Attempts to remove what is stored of removed tenants, and the time between them.
+const REMOVALS_MAX: u32 = 60;
+const REMOVAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay before a failed renewal of the certificate is retried.
 const RENEW_RETRY_DELAY: Duration = Duration::from_secs(10);
 
@@ -165,10 +168,22 @@ fn forget_removed_tenants(cluster: &Arc<ClusterState>) {
     let ids: BTreeSet<TenantId> = tenants.keys().map(tenant_id).collect();
     cluster.components.programs().remove_others(|id| ids.contains(&id));
     let cluster = cluster.clone();
-    tokio::task::spawn_blocking(move || {
-        let exists = |name: &Name| tenants.contains_key(name);
-        cluster.tenant_components.remove_others(exists);
-        cluster.jobs.remove_others(exists);
+    tokio::spawn(async move {
+        // Jobs that end now may still write their records.
+        for _ in 0..REMOVALS_MAX {
+            let cluster = cluster.clone();
+            let remove = move || {
+                // A tenant of that name may exist again.
+                let tenants = cluster.tenants.all();
+                let exists = |name: &Name| tenants.contains_key(name);
+                cluster.tenant_components.remove_others(exists) | cluster.jobs.remove_others(exists)
+            };
+            // Each attempt removes all there is: the last one finds nothing.
+            if !tokio::task::spawn_blocking(remove).await.unwrap_or(false) {
+                return;
+            }
+            tokio::time::sleep(REMOVAL_INTERVAL).await;
+        }
     });
 }
 

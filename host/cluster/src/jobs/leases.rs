@@ -55,6 +55,10 @@ async fn hold_leases_once(cluster: &Arc<ClusterState>) -> Result<(), ClusterErro
         let (owned, lost) = pending(cluster, &own);
         owned.into_iter().for_each(|owned| start(cluster, owned));
         if *cluster.membership.state.borrow() == MemberState::Ready {
+            if !lost.is_empty() && cluster.membership.lease().is_none() {
+                // No change of a job will tell when this node has one.
+                return Err(ClusterError::RetryLater("this node has no lease yet".to_owned()));
+            }
             for (job, revision) in lost {
                 take_over(cluster, job, revision).await?;
             }

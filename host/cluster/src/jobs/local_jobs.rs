@@ -60,9 +60,9 @@ impl LocalJobs {
         JobStore::open(self.folder.join(tenant.as_str()))
     }
 
-    /// Removes the records and logs of tenants that `exists` does not know.
-    pub(crate) fn remove_others(&self, exists: impl Fn(&Name) -> bool) {
-        remove_folders(&self.folder, exists);
+    /// Removes the records and logs of tenants that `exists` does not know. Returns whether there were any.
+    pub(crate) fn remove_others(&self, exists: impl Fn(&Name) -> bool) -> bool {
+        remove_folders(&self.folder, exists)
     }
 
     /// Returns this node's copy of the cluster's jobs. It is empty until the node has read them.
@@ -177,17 +177,20 @@ impl LocalJobs {
     }
 }
 
-/// Removes the folders in `folder` with names of tenants that `exists` does not know.
-pub(crate) fn remove_folders(folder: &Path, exists: impl Fn(&Name) -> bool) {
+/// Removes the folders in `folder` with names of tenants that `exists` does not know. Returns whether there were any.
+pub(crate) fn remove_folders(folder: &Path, exists: impl Fn(&Name) -> bool) -> bool {
+    let mut has_any = false;
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name().to_str().and_then(|name| name.parse::<Name>().ok());
-        if name.is_some_and(|name| !exists(&name))
-            && let Err(e) = std::fs::remove_dir_all(entry.path())
-        {
-            log::warn!("{} of a removed tenant can't be removed: {e}", entry.path().display());
+        if name.is_some_and(|name| !exists(&name)) {
+            has_any = true;
+            if let Err(e) = std::fs::remove_dir_all(entry.path()) {
+                log::warn!("{} of a removed tenant can't be removed: {e}", entry.path().display());
+            }
         }
     }
+    has_any
 }
 
 #[cfg(test)]
