@@ -105,7 +105,7 @@ pub(crate) enum Command {
         subcommand,
         after_help = "Examples:\n  host audit tail\n  host audit tail --limit 100 --json\n  host audit verify --data /var/lib/sandbar"
     )]
-    Audit(crate::audit::AuditCommand),
+    Audit(crate::audit_args::AuditCommand),
     /// Prints the state of this machine's node and of its cluster.
     #[command(after_help = "Examples:\n  host status\n  host status --data /var/lib/sandbar --json")]
     Status(crate::cluster_args::NodeSelector),

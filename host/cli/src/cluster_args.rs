@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use sandbar_node::{AddressError, ClientTimeouts, ListenOn, NodeAddress};
+use sandbar_node::{AddressError, ClientTimeouts, ListenOn, NodeAddress, TokenId};
 
 use crate::logging::LogLevel;
 use crate::shares::Shares;
@@ -133,8 +133,8 @@ pub(crate) enum ClusterCommand {
     #[command(after_help = "Examples:\n  host cluster revoke 3f0c9a5e8d7b41269f5e8d7b41263f0c")]
     Revoke {
         /// The token's id, which `host cluster token` printed.
-        #[arg(value_parser = crate::tenant_args::token_id)]
-        token: sandbar_node::TokenId,
+        #[arg(value_parser = token_id)]
+        token: TokenId,
         /// Folder of a node of this machine, which handles the request.
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
@@ -190,4 +190,8 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
 pub(crate) fn address(text: &str) -> Result<NodeAddress, String> {
     let address: NodeAddress = text.parse().map_err(|e: AddressError| e.to_string())?;
     if address.port() == 0 { Err("port 0 is not valid for a node: use 1 to 65535".to_owned()) } else { Ok(address) }
+}
+
+pub(crate) fn token_id(text: &str) -> Result<TokenId, String> {
+    text.parse()
 }

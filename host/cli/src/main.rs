@@ -6,9 +6,11 @@
 mod actors;
 mod args;
 mod audit;
+mod audit_args;
 mod cluster;
 mod cluster_args;
 mod completion;
+mod control_socket;
 mod doctor;
 mod dry_run;
 mod error;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use sandbar_node::{Name, NodeAddress, TenantRole, TenantSettings, TokenId};
 
-use crate::cluster_args::{TimeoutArgs, address, time};
+use crate::cluster_args::{TimeoutArgs, address, time, token_id};
 use crate::shares::bytes;
 
 #[derive(Debug, Subcommand)]
@@ -95,8 +95,8 @@ pub(crate) enum TenantCommand {
         #[arg(value_parser = name)]
         name: Name,
         /// The token's id: see `host tenant list NAME`.
-        #[arg(value_parser = token_id)]
-        token: TokenId,
+        #[arg(value_name = "TOKEN", value_parser = token_id)]
+        id: TokenId,
         #[command(flatten)]
         access: TenantAccessArgs,
     },
@@ -191,9 +191,5 @@ fn name(text: &str) -> Result<Name, String> {
 }
 
 fn role(text: &str) -> Result<TenantRole, String> {
-    text.parse()
-}
-
-pub(crate) fn token_id(text: &str) -> Result<TokenId, String> {
     text.parse()
 }

@@ -3,24 +3,14 @@
 use std::process::ExitCode;
 
 use sandbar_node::{ClusterClient, Name, Tenant, TenantSettings, TenantToken};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::cluster::{SocketRequest, send_request};
+use crate::control_socket::{PrintedToken, SocketRequest, send_request};
 use crate::error::CliError;
 use crate::output;
 use crate::remote;
 use crate::table::Columns;
 use crate::tenant_args::{TenantAccessArgs, TenantCommand};
-
-/// A new token, as `--json` prints it.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct PrintedToken {
-    pub(crate) tenant: Name,
-    #[serde(flatten)]
-    pub(crate) token: TenantToken,
-    /// The secret.
-    pub(crate) text: String,
-}
 
 #[derive(Serialize)]
 struct TenantList {
@@ -73,7 +63,7 @@ pub(crate) async fn run(command: TenantCommand) -> Result<ExitCode, CliError> {
                 output::line(text)?;
             }
         }
-        TenantCommand::Revoke { name, token, access } => {
+        TenantCommand::Revoke { name, id: token, access } => {
             match client(&name, &access).await? {
                 Some(mut client) => {
                     client.revoke_token(token).await.map_err(CliError::failed)?;
