@@ -145,6 +145,10 @@ impl Cluster {
             Err(error) => (subject, Some(("failed".to_owned(), error.to_string()))),
         };
         audit.append(AuditEntry { by: AuditActor::Operator, action, subject, refusal }).await;
+        if changed.is_ok() {
+            // This node acts by it when the command ends; the others do within seconds.
+            self.state().network.endpoint.read_access().await;
+        }
         changed.map(|(_, result)| result)
     }
 }

@@ -58,6 +58,10 @@ pub fn verify_audit(folder: &Path, expected: Option<&str>) -> Result<AuditSummar
     let mut is_expected = expected.is_none_or(|expected| expected == summary.head);
     for_each(folder, |path, at, line, record| {
         let broken = |why: String| AuditError::Broken { path: path.to_owned(), line: at, why };
+        let is_named = || path.file_name().is_some_and(|name| name == file_name(record.number).as_str());
+        if at == 1 && !is_named() {
+            return Err(broken(format!("the file begins with record {}, not with that of its name", record.number)));
+        }
         if summary.records == 0 {
             summary.first_number = record.number;
             // The files before the first one that is left may have been removed.

@@ -219,6 +219,7 @@ async fn create_token(
 async fn revoke_token(cluster: &ClusterState, client: Client<'_>, token: TokenId) -> Outcome<TenantResponse> {
     let may_revoke = |token: &tenants::TenantToken| check_role(client, token.role);
     tenants::revoke_token(&*cluster.store, client.tenant, token, &may_revoke).await.map_err(rejected)?;
+    cluster.network.endpoint.read_access().await;
     Ok(TenantResponse::Done)
 }
 

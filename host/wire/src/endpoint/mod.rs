@@ -221,6 +221,12 @@ impl Endpoint {
         reads.wanted.notified().await;
     }
 
+    /// Has the owner of the cluster's state read the accepted certificates, and waits for a read that began after this
+    /// call, for a limited time.
+    pub async fn read_access(&self) {
+        self.shared().read_access().await;
+    }
+
     /// Confirms that the list of accepted certificates is as in the cluster's state.
     pub fn confirm_accepted(&self) {
         self.shared().access_reads.done.send_modify(|count| *count = count.saturating_add(1));

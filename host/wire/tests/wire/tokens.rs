@@ -42,7 +42,7 @@ fn errors_of_token_text_are_described() {
         (text[..text.len() - 1].to_owned(), TokenError::Truncated { has: whole - 1, whole: Some(whole) }),
         (text[..100].to_owned(), TokenError::Truncated { has: 95, whole: Some(whole) }),
         (format!("{text}a"), TokenError::TooLong { has: whole + 1, whole }),
-        (format!("{text}{text}"), TokenError::Character { at: text.len() + 4 }),
+        (format!("{text}{text}"), TokenError::Character { at: text.len() + 5 }),
         (changed(50, "!"), TokenError::Character { at: 51 }),
         (changed(50, "ß"), TokenError::Character { at: 51 }),
         (changed(50, other), TokenError::Damaged),
