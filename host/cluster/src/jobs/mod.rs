@@ -16,6 +16,7 @@ mod lookup;
 mod submission;
 mod tenant_api;
 mod tenant_audit;
+mod tenant_client;
 mod tenant_messages;
 mod tenant_responses;
 

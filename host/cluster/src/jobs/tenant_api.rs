@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_jobs::{JobQuery, JobResponse, StoredJob};
-use sandbar_wire::{Connection, Frames, Name, Role, TenantAccess, TenantRole, TokenId};
+use sandbar_wire::{Connection, Frames, Name, Role, TenantRole, TokenId};
 
 use super::door::{DoorPermit, DoorUse};
 use super::follow::follow;
@@ -12,6 +12,7 @@ use super::job::ClusterJob;
 use super::lookup::{self, JobLocation};
 use super::submission::{check_submission, submit};
 use super::tenant_audit::AuditedRequest;
+use super::tenant_client::Client;
 use super::tenant_messages::{RefusalCode, TENANT_API, TenantRequest, TenantResponse};
 use super::tenant_responses::{Outcome, node_failed, refused, rejected, retry_later, send};
 use crate::state::ClusterState;
@@ -30,13 +31,6 @@ const LISTED_BYTES_MAX: usize = 768 << 10;
 /// Maximum arguments of a listed job, and maximum characters of each value and of its error.
 const LISTED_ARGUMENTS_MAX: usize = 20;
 const LISTED_CHARS_MAX: usize = 200;
-
-/// A tenant's client.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Client<'a> {
-    pub(crate) tenant: &'a Name,
-    pub(crate) access: TenantAccess,
-}
 
 /// Accepts connections of tenants.
 pub(crate) async fn accept_tenants(cluster: Arc<ClusterState>) {

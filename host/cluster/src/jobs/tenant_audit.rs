@@ -1,6 +1,6 @@
 //! Audit records of tenants' requests: what changes something, and what is refused.
 
-use super::tenant_api::Client;
+use super::tenant_client::Client;
 use super::tenant_messages::{TenantRequest, TenantResponse};
 use super::tenant_responses::Outcome;
 use crate::audit::{AuditActor, AuditEntry};
