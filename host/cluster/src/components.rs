@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt as _};
 use sandbar_core::{ComponentId, Fault, Limits, NodeId, TenantId};
@@ -30,6 +30,9 @@ pub(crate) const COMPONENTS: Channel = Channel::new(8);
 pub(crate) const COMPONENT_BYTES_MAX: u64 = 256 << 20;
 /// Maximum time to transfer a component.
 const TRANSFER_TIME_MAX: Duration = Duration::from_secs(120);
+/// Maximum time until this node has read the tenant of another node's tasks, and the time between attempts.
+const TENANT_TIME_MAX: Duration = Duration::from_secs(60);
+const TENANT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Loads a component of a tenant, which this node or any connected node has.
 pub(crate) async fn load_of_tenant(cluster: &ClusterState, tenant: &Name, component: ComponentId) -> LoadResult {
@@ -154,15 +157,26 @@ pub(crate) async fn load(cluster: &ClusterState, node: NodeId, component: Tenant
     if tenant == TenantId::DEFAULT {
         return load_by_hash(cluster, node, component, limits).await;
     }
-    let find = || cluster.tenants.all().keys().find(|name| tenant_id(name) == tenant).cloned();
-    let mut found = find();
-    if found.is_none() {
-        // The tenant may be new.
-        cluster.network.endpoint.read_access().await;
-        found = find();
-    }
-    let tenant = found.ok_or_else(|| host_fault("the tenant of the task is unknown"))?;
+    let tenant = tenant_name(cluster, tenant).await?;
     load_with(cluster, &tenant, component, limits, Some(node)).await
+}
+
+/// Returns the name of the tenant of another node's tasks. The tenant may be new, and this node or its connection to the
+/// store as well.
+async fn tenant_name(cluster: &ClusterState, id: TenantId) -> Result<Name, Fault> {
+    let started = Instant::now();
+    loop {
+        if let Some(name) = cluster.tenants.all().keys().find(|name| tenant_id(name) == id) {
+            return Ok(name.clone());
+        }
+        if started.elapsed() > TENANT_TIME_MAX {
+            return Err(host_fault(
+                "the tenant of the task is unknown: it was removed, or the cluster's store can't be read",
+            ));
+        }
+        cluster.network.endpoint.read_access().await;
+        tokio::time::sleep(TENANT_INTERVAL).await;
+    }
 }
 
 /// Loads a component of a node itself.
