@@ -265,7 +265,11 @@ impl Peers {
         spec: RemoteTaskSpec<'_>,
         frame: &[u8],
     ) -> io::Result<()> {
-        match self.programs.get_or_wait(node, spec.program, frame)? {
+        let own = || {
+            let job = Some(spec.job).filter(|root| root.node == cx.node() && cx.jobs.contains_key(&root.job))?;
+            self.proxies.program_of(cx, job.job)
+        };
+        match self.programs.get_or_wait(node, spec.program, frame, own)? {
             programs::Lookup::Waits => Ok(()),
             programs::Lookup::Loaded(Err(fault)) => {
                 submitted::refuse(cx, node, &spec, fault);

@@ -17,8 +17,8 @@ use crate::peer::{LoadResult, PeerMessage, RemoteTaskSpec, RemoteWork, TenantCom
 pub(super) struct Programs(BTreeMap<(NodeId, u32), ProgramState>);
 
 enum ProgramState {
-    /// Frames of tasks that wait for it, in order.
-    Loading(Vec<Vec<u8>>),
+    /// The program's component, and frames of tasks that wait for it, in order.
+    Loading(ComponentId, Vec<Vec<u8>>),
     Loaded(LoadResult),
 }
 
@@ -39,8 +39,7 @@ pub(super) struct IntroducedProgram {
 }
 
 impl Programs {
-    /// Loads a program that a node has described. `own` are the programs of this node's jobs of the same tenant: a task of one of them creates
-    /// what it creates here before anything that follows.
+    /// Loads a program that a node has described. `own` are the programs of this node's jobs of the same tenant.
     ///
     /// # Errors
     /// The node has described too many programs.
@@ -59,7 +58,7 @@ impl Programs {
         if let Some(own) = own.find(|own| own.compiled.id() == component) {
             self.0.insert((node, program), ProgramState::Loaded(Ok(own)));
         } else if cx.driver.has_peers() {
-            self.0.insert((node, program), ProgramState::Loading(Vec::new()));
+            self.0.insert((node, program), ProgramState::Loading(component, Vec::new()));
             let limits = limits.within(&cx.options.task_limits);
             cx.driver.load(node, program, TenantComponent { tenant, component, limits });
         } else {
@@ -79,7 +78,7 @@ impl Programs {
             return Vec::new();
         }
         match self.0.insert((node, program), ProgramState::Loaded(loaded)) {
-            Some(ProgramState::Loading(waiting)) => waiting,
+            Some(ProgramState::Loading(_, waiting)) => waiting,
             _ => Vec::new(),
         }
     }
@@ -92,13 +91,23 @@ impl Programs {
         }
     }
 
-    /// Returns the program of a task, or has the task's frame wait for it.
+    /// Returns the program of a task, or has the task's frame wait for it. `own` returns the program of the task's job if
+    /// this node is its root: what tasks of its own jobs create here, they create before anything that follows.
     ///
     /// # Errors
     /// The node has not described the program, or too many of its tasks wait.
-    pub(super) fn get_or_wait(&mut self, node: NodeId, program: u32, frame: &[u8]) -> io::Result<Lookup> {
+    pub(super) fn get_or_wait(
+        &mut self,
+        node: NodeId,
+        program: u32,
+        frame: &[u8],
+        own: impl FnOnce() -> Option<Arc<Program>>,
+    ) -> io::Result<Lookup> {
         match self.0.get_mut(&(node, program)) {
-            Some(ProgramState::Loading(waiting)) => {
+            Some(ProgramState::Loading(component, waiting)) => {
+                if let Some(own) = own().filter(|own| own.compiled.id() == *component) {
+                    return Ok(Lookup::Loaded(Ok(own)));
+                }
                 check_number(waiting.len(), WAITING_TASKS_MAX, "tasks that wait for a program")?;
                 waiting.push(frame.to_vec());
                 Ok(Lookup::Waits)
@@ -117,7 +126,7 @@ impl Programs {
     ) -> Vec<RemoteTask> {
         let (mut removed, mut lent) = (Vec::new(), Vec::new());
         for state in self.of_node(node) {
-            let ProgramState::Loading(waiting) = state else { continue };
+            let ProgramState::Loading(_, waiting) = state else { continue };
             waiting.retain(|frame| match postcard::from_bytes(frame) {
                 Ok(PeerMessage::Submit(spec)) if is_removed(&spec) => {
                     removed.push(RemoteTask { task: spec.task, attempt: spec.attempt, slot: spec.slot });
