@@ -18,14 +18,23 @@ use sandbar_worker::{
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+/// Maximum rounds of quick calls until a message carries the answers of many.
+const ROUNDS_MAX: usize = 50;
+
 #[test]
 fn slow_calls_do_not_delay_other_answers() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let polite = PolitePool::new().await;
-        // From here on a message carries as many calls as it can.
-        let quick = polite.results("scalar_divides", 600).await;
-        assert!(quick.iter().any(|results| results.len() > 100), "no message carried the answers of many quick calls");
+        // From here on a message carries as many calls as it can, unless the machine is busy.
+        let mut largest = 0;
+        for _ in 0..ROUNDS_MAX {
+            largest = polite.results("scalar_divides", 600).await.iter().map(Vec::len).max().unwrap_or(0);
+            if largest > 100 {
+                break;
+            }
+        }
+        assert!(largest > 100, "no message carried the answers of more than {largest} quick calls");
         for results in polite.results("batch_dawdles", 5).await {
             assert_eq!(results.len(), 1, "the answer of a slow call waited for another call");
         }
