@@ -184,6 +184,11 @@ impl ComponentId {
         ComponentId(digest)
     }
 
+    /// Returns the digest.
+    pub fn digest(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     /// Returns the first 12 hexadecimal digits, for display.
     pub fn short(&self) -> String {
         self.to_string()[..12].to_owned()

@@ -169,8 +169,10 @@ impl Compiler {
         file.rewind()
             .and_then(|()| file.take(COMPONENT_BYTES_MAX + 1).read_to_end(&mut component))
             .map_err(unreadable)?;
-        let compiler_output = self.run(&component).await?;
-        let end = Trailer::parse(&compiler_output, compiler_output.len() as u64);
+        let mut compiler_output = self.run(&component).await?;
+        // A compiler that its component has taken over may report an error of any length.
+        let last = &compiler_output[compiler_output.len().saturating_sub(TRAILER_BYTES_MAX as usize)..];
+        let end = Trailer::parse(last, compiler_output.len() as u64);
         let Trailer { code_bytes, compiled } =
             end.ok_or_else(|| Fault::new(Code::Host, "the compiler's output is malformed"))?;
         let memory = compiled?;
@@ -178,6 +180,7 @@ impl Compiler {
         let id = Compiler::id(&component);
         let path = self.path_of(id, tenant);
         // A cache that cannot be written makes later starts slower; it is not an error.
+        compiler_output.extend_from_slice(id.digest());
         let _ = write_atomically(&path, &compiler_output);
         if tenant != TenantId::DEFAULT {
             evict_oldest(&self.folder_of(tenant), CACHED_MAX, CACHED_BYTES_MAX, |other| other == path);
@@ -210,7 +213,9 @@ impl Compiler {
         let mut end = vec![0; bytes.min(TRAILER_BYTES_MAX) as usize];
         let at = bytes - end.len() as u64;
         file.read_exact_at(&mut end, at).ok()?;
-        let Trailer { code_bytes, compiled } = Trailer::parse(&end, bytes)?;
+        // A file that was copied or renamed does not give a component the code of another one.
+        let end = end.strip_suffix(id.digest())?;
+        let Trailer { code_bytes, compiled } = Trailer::parse(end, bytes - id.digest().len() as u64)?;
         let host = |e: io::Error| Fault::new(Code::Host, e.to_string());
         Some(compiled.and_then(|memory| {
             let code = SealedFile::of_file(file.as_fd(), code_bytes).map_err(host)?;
@@ -301,18 +306,18 @@ fn hash(file: &File) -> io::Result<ComponentId> {
     Ok(ComponentId::from_digest(hasher.finalize().into()))
 }
 
-/// Trailer of a compiler's output and of a cache file. The layout is: code, memory image, postcard of the memory's
-/// shape or of the compile error, length of that (u32, little-endian), magic number.
+/// Trailer of a compiler's output. The layout of the output is: code, memory image, postcard of the memory's shape or of
+/// the compile error, length of that (u32, little-endian), magic number. In a cache file the component's SHA-256 follows.
 struct Trailer {
     /// Bytes of code before the image.
     code_bytes: u64,
     compiled: Result<MemoryShape, Fault>,
 }
 
-const MAGIC: [u8; 4] = *b"SBC2";
+const MAGIC: [u8; 4] = *b"SBC3";
 /// File name extension of cache files. It contains the format version, so that hosts of different versions do not
 /// overwrite each other's files.
-const CACHE_EXTENSION: &str = "sbc2";
+const CACHE_EXTENSION: &str = "sbc3";
 /// Maximum bytes of the trailer.
 const TRAILER_BYTES_MAX: u64 = 64 << 10;
 
@@ -412,5 +417,22 @@ mod tests {
                 prop_assert!(end.code_bytes <= bytes.len() as u64);
             }
         }
+    }
+
+    #[test]
+    fn cached_code_belongs_to_its_component() {
+        let folder = tempfile::tempdir().unwrap();
+        let compiler = Compiler::new(folder.path().to_owned(), PathBuf::from("host-worker"));
+        let [good, other] = [[1; 32], [2; 32]].map(ComponentId::from_digest);
+        let memory = MemoryShape { image_end: 7, initial: None };
+        let mut file = b"code".to_vec();
+        Trailer::append(&Ok(memory), &mut file).unwrap();
+        file.extend_from_slice(good.digest());
+        for id in [good, other] {
+            std::fs::write(compiler.path_of(id, TenantId::DEFAULT), &file).unwrap();
+        }
+        let cached = compiler.cached(good, TenantId::DEFAULT).expect("it is in the cache").expect("it was compiled");
+        assert_eq!((cached.id(), cached.image_end()), (good, 7));
+        assert!(compiler.cached(other, TenantId::DEFAULT).is_none(), "the file is a copy of another component's");
     }
 }
