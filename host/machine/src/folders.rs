@@ -89,31 +89,31 @@ struct UserFolder {
 
 impl UserFolder {
     fn find(&self) -> Result<PathBuf, Fault> {
-        let (folder, _) = self.path();
+        let folder = self.path();
         refuse_of_others(&folder, geteuid().as_raw(), self.variable)?;
         Ok(folder)
     }
 
-    /// Like [`UserFolder::find`], but creates the folder if it is in the temporary folder, where others could create it.
+    /// Like [`UserFolder::find`], but creates the folder, which no other user can read or write.
     fn create(&self) -> Result<PathBuf, Fault> {
-        if let (folder, true) = self.path() {
-            // Without a writable cache the host is slower, not wrong.
-            let _ = DirBuilder::new().mode(0o700).create(folder);
-        }
+        // Without a writable cache the host is slower, not wrong.
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(self.path());
         self.find()
     }
 
-    /// Returns the path, and whether it is in the temporary folder.
-    fn path(&self) -> (PathBuf, bool) {
+    fn path(&self) -> PathBuf {
         let from = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         match from(self.variable).or_else(|| from("HOME").map(|home| home.join(self.in_home))) {
-            Some(base) => (base.join("sandbar"), false),
-            None => (std::env::temp_dir().join(format!("{}-{}", self.temporary, geteuid().as_raw())), true),
+            Some(base) => base.join("sandbar"),
+            None => std::env::temp_dir().join(format!("{}-{}", self.temporary, geteuid().as_raw())),
         }
     }
 }
 
-/// Refuses a folder, or a link to one, that belongs to a user other than `user` and root.
+/// Permissions with which other users can write a folder.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// Refuses a folder, or a link to one, that belongs to a user other than `user` and root, or that others can write.
 fn refuse_of_others(folder: &Path, user: u32, variable: &str) -> Result<(), Fault> {
     for found in [fs::symlink_metadata(folder), fs::metadata(folder)].into_iter().flatten() {
         let owner = found.uid();
@@ -122,6 +122,10 @@ fn refuse_of_others(folder: &Path, user: u32, variable: &str) -> Result<(), Faul
                 "the folder {} belongs to another user (id {owner}); set {variable} to a folder of your own",
                 folder.display()
             )));
+        }
+        if found.is_dir() && found.mode() & WRITABLE_BY_OTHERS != 0 {
+            let folder = folder.display();
+            return Err(host_fault(format!("other users can write the folder {folder}: run `chmod go-w {folder}`")));
         }
     }
     Ok(())
@@ -133,23 +137,33 @@ fn host_fault(message: String) -> Fault {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
-    fn caches_of_others_are_refused() {
+    fn caches_that_others_could_have_written_are_refused() {
         let folder = std::env::temp_dir().join(format!("sandbar-test-owner-{}", std::process::id()));
-        fs::create_dir(&folder).unwrap();
+        DirBuilder::new().mode(0o700).create(&folder).unwrap();
         // Folders of root are accepted: as root, the test changes the owner.
         let _ = std::os::unix::fs::chown(&folder, Some(1234), None);
         let owner = fs::metadata(&folder).unwrap().uid();
         let missing = folder.join("missing");
-        for (folder, user, refused) in [(&folder, owner, false), (&folder, owner + 1, true), (&missing, owner, false)] {
-            assert_eq!(
-                refuse_of_others(folder, user, "XDG_CACHE_HOME").is_err(),
-                refused,
-                "{} of {user}",
-                folder.display()
-            );
+        for (folder, mode, user, refused) in [
+            (&folder, 0o700, owner, None),
+            (&folder, 0o755, owner, None),
+            (&folder, 0o700, owner + 1, Some("belongs to another user")),
+            (&folder, 0o770, owner, Some("run `chmod go-w ")),
+            (&folder, 0o702, owner, Some("run `chmod go-w ")),
+            (&missing, 0o700, owner, None),
+        ] {
+            let _ = fs::set_permissions(folder, fs::Permissions::from_mode(mode));
+            let checked = refuse_of_others(folder, user, "XDG_CACHE_HOME");
+            let name = folder.display();
+            match refused {
+                None => assert_eq!(checked, Ok(()), "{name}, {mode:o}"),
+                Some(reason) => assert!(checked.unwrap_err().message.contains(reason), "{name}, {mode:o} of {user}"),
+            }
         }
         fs::remove_dir(&folder).unwrap();
     }
