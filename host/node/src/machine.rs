@@ -14,10 +14,10 @@ pub use sandbar_sandbox::{may_swap, reports_written_pages};
 pub use sandbar_store::DiskSpace;
 pub use sandbar_worker::{ConfinementSupport, LANDLOCK_ABI, confinement_support};
 
-/// Returns the GPUs of this machine, or `None` if it has no device file of a GPU.
+/// Returns the GPUs of this machine, or `None` if it has no device file of a GPU. Creates nothing.
 ///
 /// # Errors
-/// Fails if `host-gpu` is missing.
+/// Fails if `host-gpu` is missing, or the cache folder belongs to another user.
 pub fn gpus(options: GpuOptions) -> Result<Option<Arc<GpuMachine>>, Fault> {
     let GpuOptions { is_software, memory_bytes_max, time_max } = options;
     if !is_software && !DEVICES.iter().any(|device| Path::new(device).exists()) {
@@ -29,7 +29,7 @@ pub fn gpus(options: GpuOptions) -> Result<Option<Arc<GpuMachine>>, Fault> {
         return Err(Fault::new(Code::Host, message));
     }
     let limits = GpuLimits { program, is_software, memory_bytes_max, time_max };
-    Ok(Some(GpuMachine::new(limits, &cache_folder()?)))
+    Ok(Some(GpuMachine::new(limits, &find_cache_folder()?)))
 }
 
 /// Device files of GPUs. Without any of them, drivers find no GPU.
