@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
 use sandbar_simulation::EPOCH_S;
-use sandbar_wire::{Authority, Principal, Identity, JoinGrant, JoinToken, Key, Name, TenantRole, Timestamp};
+use sandbar_wire::{Authority, Identity, JoinGrant, JoinToken, Key, Name, Principal, TenantRole, Timestamp};
 
 const EPOCH: Timestamp = Timestamp(EPOCH_S);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -44,11 +44,13 @@ impl Identities {
         let members = members.collect();
         let pair = KeyPair::generate_for(&PKCS_ED25519).unwrap();
         let request = CertificateParams::default().serialize_request(&pair).unwrap();
-        let certificate = authority.certify(request.der(), &Principal::Node(LIAR.parse().unwrap()), DAY, EPOCH).unwrap();
+        let certificate =
+            authority.certify(request.der(), &Principal::Node(LIAR.parse().unwrap()), DAY, EPOCH).unwrap();
         let hour = Duration::from_secs(3_600);
         let token = authority.token(JoinGrant::Node, false, hour, EPOCH).unwrap();
         let ended = authority.token(JoinGrant::Node, false, hour, EPOCH.before(DAY)).unwrap();
-        let tenant = authority.token(JoinGrant::Tenant("t".parse().unwrap(), TenantRole::Viewer), false, hour, EPOCH).unwrap();
+        let tenant =
+            authority.token(JoinGrant::Tenant("t".parse().unwrap(), TenantRole::Viewer), false, hour, EPOCH).unwrap();
         let foreign = other.token(JoinGrant::Node, false, hour, EPOCH).unwrap();
         let bad_tokens = vec![(ended, "token-expired"), (tenant, "token-other-role"), (foreign, "untrusted")];
         Identities { authority, members, liar: (pair.serialize_der(), certificate), token, bad_tokens }
