@@ -208,7 +208,7 @@ fn work_lost_with_a_gpu_is_repeated() {
 #[test]
 fn kernels_without_end_beside_another_tenant() {
     let named = std::env::var("SANDBAR_TURNS").ok().map(|rounds| rounds.parse().expect("a number"));
-    let rounds: u32 = named.unwrap_or(1);
+    let rounds: u32 = named.unwrap_or(2);
     // lavapipe compiles a kernel on its first run, which takes a second with both processors free, and over ten beside
     // other tests.
     let seconds = if named.is_some() { "3" } else { "30" };
