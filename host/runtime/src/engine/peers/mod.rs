@@ -265,10 +265,8 @@ impl Peers {
         spec: RemoteTaskSpec<'_>,
         frame: &[u8],
     ) -> io::Result<()> {
-        let own = || {
-            let job = Some(spec.job).filter(|root| root.node == cx.node() && cx.jobs.contains_key(&root.job))?;
-            self.proxies.program_of(cx, job.job)
-        };
+        let is_own = spec.job.node == cx.node();
+        let own = || is_own.then(|| self.proxies.program_of(cx, spec.job.job)).flatten();
         match self.programs.get_or_wait(node, spec.program, frame, own)? {
             programs::Lookup::Waits => Ok(()),
             programs::Lookup::Loaded(Err(fault)) => {

@@ -17,8 +17,11 @@ use crate::peer::{LoadResult, PeerMessage, RemoteTaskSpec, RemoteWork, TenantCom
 pub(super) struct Programs(BTreeMap<(NodeId, u32), ProgramState>);
 
 enum ProgramState {
-    /// The program's component, and frames of tasks that wait for it, in order.
-    Loading(ComponentId, Vec<Vec<u8>>),
+    Loading {
+        component: ComponentId,
+        /// Frames of tasks that wait for the program, in order.
+        waiting: Vec<Vec<u8>>,
+    },
     Loaded(LoadResult),
 }
 
@@ -58,7 +61,7 @@ impl Programs {
         if let Some(own) = own.find(|own| own.compiled.id() == component) {
             self.0.insert((node, program), ProgramState::Loaded(Ok(own)));
         } else if cx.driver.has_peers() {
-            self.0.insert((node, program), ProgramState::Loading(component, Vec::new()));
+            self.0.insert((node, program), ProgramState::Loading { component, waiting: Vec::new() });
             let limits = limits.within(&cx.options.task_limits);
             cx.driver.load(node, program, TenantComponent { tenant, component, limits });
         } else {
@@ -78,7 +81,7 @@ impl Programs {
             return Vec::new();
         }
         match self.0.insert((node, program), ProgramState::Loaded(loaded)) {
-            Some(ProgramState::Loading(_, waiting)) => waiting,
+            Some(ProgramState::Loading { waiting, .. }) => waiting,
             _ => Vec::new(),
         }
     }
@@ -104,7 +107,7 @@ impl Programs {
         own: impl FnOnce() -> Option<Arc<Program>>,
     ) -> io::Result<Lookup> {
         match self.0.get_mut(&(node, program)) {
-            Some(ProgramState::Loading(component, waiting)) => {
+            Some(ProgramState::Loading { component, waiting }) => {
                 if let Some(own) = own().filter(|own| own.compiled.id() == *component) {
                     return Ok(Lookup::Loaded(Ok(own)));
                 }
@@ -126,7 +129,7 @@ impl Programs {
     ) -> Vec<RemoteTask> {
         let (mut removed, mut lent) = (Vec::new(), Vec::new());
         for state in self.of_node(node) {
-            let ProgramState::Loading(_, waiting) = state else { continue };
+            let ProgramState::Loading { waiting, .. } = state else { continue };
             waiting.retain(|frame| match postcard::from_bytes(frame) {
                 Ok(PeerMessage::Submit(spec)) if is_removed(&spec) => {
                     removed.push(RemoteTask { task: spec.task, attempt: spec.attempt, slot: spec.slot });
