@@ -13,7 +13,7 @@ use crate::table::{Columns, cell, size};
 pub(crate) async fn run(command: GpuCommand) -> Result<ExitCode, CliError> {
     let GpuCommand::List { json, software_gpu } = command;
     let options = machine::GpuOptions { is_software: software_gpu, ..machine::GpuOptions::default() };
-    // Measurements are kept in the cache.
+    // Measurements are written there.
     machine::cache_folder()?;
     let gpus = machine::gpus(options)?;
     let all = match &gpus {

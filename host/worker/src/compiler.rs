@@ -179,8 +179,8 @@ impl Compiler {
         // The id of the bytes that were compiled: the file may have changed since it was hashed.
         let id = Compiler::id(&component);
         let path = self.path_of(id, tenant);
-        // A cache that cannot be written makes later starts slower; it is not an error.
         compiler_output.extend_from_slice(id.digest());
+        // A cache that cannot be written makes later starts slower; it is not an error.
         let _ = write_atomically(&path, &compiler_output);
         if tenant != TenantId::DEFAULT {
             evict_oldest(&self.folder_of(tenant), CACHED_MAX, CACHED_BYTES_MAX, |other| other == path);

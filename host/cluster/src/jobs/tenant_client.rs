@@ -1,4 +1,4 @@
-//! Who sends a request of the tenant API.
+//! The client of a request of the tenant API: its tenant, and what its certificate allows.
 
 use sandbar_wire::{Name, TenantAccess};
 
