@@ -83,6 +83,21 @@ impl Worker {
         }
     }
 
+    /// Returns whether a task is the first of those that were assigned and have not finished.
+    pub(super) fn has_next(&self, task: TaskId) -> bool {
+        self.assigned.front().is_some_and(|(_, first)| *first == task)
+    }
+
+    /// Returns whether a task has started before earlier assigned ones ended, or without an assignment.
+    pub(super) fn has_started_early(&self, task: TaskId) -> bool {
+        self.started.contains(&task)
+    }
+
+    /// Returns whether a task was assigned and has not finished.
+    pub(super) fn is_assigned(&self, task: TaskId) -> bool {
+        self.assigned.iter().any(|(_, assigned)| *assigned == task)
+    }
+
     /// Removes an assigned call that will not start.
     pub(super) fn call_dropped(&mut self, task: TaskId) {
         if let Some(at) = self.assigned.iter().position(|(_, assigned)| *assigned == task) {

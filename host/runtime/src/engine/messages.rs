@@ -91,6 +91,9 @@ impl Engine {
     /// # Errors
     /// The message is invalid.
     fn handle_message(&mut self, worker: WorkerId, message: WorkerMessage<'_>) -> io::Result<()> {
+        if named_tasks(&message).into_iter().flatten().any(|task| self.is_of_another(worker, task)) {
+            return self.ignore(worker, message);
+        }
         let cx = &mut self.cx;
         match message {
             WorkerMessage::Submit(submit) => {
@@ -179,6 +182,34 @@ impl Engine {
                 self.progress(worker, TaskId(task), name, ProgressAmount { done, total });
             }
             WorkerMessage::Log(task, level, line) => self.log(worker, TaskId(task), level, line),
+        }
+        Ok(())
+    }
+
+    /// Returns whether a task exists, and neither is nor was assigned to the worker.
+    fn is_of_another(&self, worker: WorkerId, task: TaskId) -> bool {
+        let Some(worker) = self.cx.workers.get(&worker) else { return true };
+        if worker.has_next(task) || worker.has_started_early(task) {
+            return false;
+        }
+        let view = self.cx.scheduler.task(task);
+        view.is_some_and(|view| view.worker != Some(worker.id) && !worker.is_assigned(task))
+    }
+
+    /// Ignores a message that names a task of another worker: the worker lies, or the task has left it. Discards values.
+    fn ignore(&mut self, worker: WorkerId, message: WorkerMessage<'_>) -> io::Result<()> {
+        let cx = &mut self.cx;
+        let values = match message {
+            WorkerMessage::Put { value, .. } | WorkerMessage::Yield { value, .. } => vec![value],
+            WorkerMessage::Finished { returned, .. } | WorkerMessage::FinishedInline { returned, .. } => {
+                returned.unwrap_or_default().into_iter().map(|(value, _)| value).collect()
+            }
+            _ => Vec::new(),
+        };
+        for value in values {
+            if let Ok(value) = take_admitted(cx, worker, value)? {
+                cx.discard(&value);
+            }
         }
         Ok(())
     }
@@ -302,6 +333,42 @@ impl Engine {
             self.peers.log(&mut self.cx, worker, task, level, line);
         }
     }
+}
+
+/// Returns the tasks that a message names as its worker's: the task that acts, and a task that the worker has started by
+/// itself. Later code relies on them, so that a new kind of message must decide.
+fn named_tasks(message: &WorkerMessage<'_>) -> [Option<TaskId>; 2] {
+    let (acting, started) = match message {
+        WorkerMessage::Submit(submit) => (submit.parent, None),
+        WorkerMessage::StartedInline(submit) | WorkerMessage::FinishedInline { submit, .. } => {
+            (submit.parent, Some(submit.task))
+        }
+        WorkerMessage::Finished { task, .. }
+        | WorkerMessage::CallStarted(task, _)
+        | WorkerMessage::CallDropped(task)
+        | WorkerMessage::Waits { task, .. }
+        | WorkerMessage::FindActor { task, .. }
+        | WorkerMessage::Put { task, .. }
+        | WorkerMessage::Yield { task, .. }
+        | WorkerMessage::OpenFile { task, .. }
+        | WorkerMessage::CreateGroup { task, .. }
+        | WorkerMessage::RemoveGroup(_, task)
+        | WorkerMessage::Blocked(task, _)
+        | WorkerMessage::Sleeps(task)
+        | WorkerMessage::RequestObject(_, task)
+        | WorkerMessage::RequestRange(_, _, task)
+        | WorkerMessage::Retain(_, task)
+        | WorkerMessage::Cancel(_, task, _)
+        | WorkerMessage::Progress { task, .. }
+        | WorkerMessage::Log(task, ..) => (*task, None),
+        // These name an object or a file, which the worker must hold, or an actor, whose handle it must hold.
+        WorkerMessage::KillActor(..)
+        | WorkerMessage::ItemsTaken(..)
+        | WorkerMessage::Release(..)
+        | WorkerMessage::ReleaseRange(..)
+        | WorkerMessage::FileReleased(_) => return [None, None],
+    };
+    [Some(TaskId(acting)), started.map(TaskId)]
 }
 
 fn decode_message(frame: &[u8]) -> io::Result<WorkerMessage<'_>> {

@@ -90,6 +90,11 @@ struct Harness {
 impl Harness {
     /// Returns `None` if the operating system runs out of files, threads or memory.
     fn new(kinds: &[TaskKind]) -> Option<Harness> {
+        Harness::with_log(kinds, LogOutput::Callback(Box::new(|_| {})))
+    }
+
+    /// Like [`Harness::new`], with an output for the lines of both jobs.
+    fn with_log(kinds: &[TaskKind], log: LogOutput) -> Option<Harness> {
         let resources = ResourceSet { cpus: 4 * RESOURCE_UNIT, gpus: RESOURCE_UNIT, ..ResourceSet::default() };
         let doorbell = NodeDoorbell::new().ok()?;
         let options = EngineOptions {
@@ -110,7 +115,7 @@ impl Harness {
         let next_job = Arc::new(AtomicU32::new(1));
         let mut engine = Engine::new(options, ValueStore::new(limits), next_job, Arc::default(), driver);
         let program = Arc::new(program_with_tasks(kinds)?);
-        let log = JobLog::start(None, LogOutput::Callback(Box::new(|_| {})), TenantId::DEFAULT).ok()?;
+        let log = JobLog::start(None, log, TenantId::DEFAULT).ok()?;
         let (mut workers, mut results) = (Vec::new(), Vec::new());
         for kind in WORKER_KINDS {
             let (line, link) = connect_client(&doorbell);
@@ -316,7 +321,7 @@ impl ClientListener for IgnoringListener {
 #[cfg(test)]
 mod tests {
     use sandbar_core::{Argument, GroupRequest, RequestOptions, TaskId, TaskRequest};
-    use sandbar_worker::program::{SentValue, SubmitTask, WorkerMessage};
+    use sandbar_worker::program::{AttemptUsage, SentValue, SubmitTask, WorkerMessage};
 
     use super::*;
 
@@ -346,6 +351,53 @@ mod tests {
         assert_eq!(harness.engine.cx.scheduler.job_of(TaskId(task)), Some(JobId(1)));
         assert!(harness.engine.deadlines.is_empty());
         harness.finish();
+    }
+
+    /// A client names the other client's tasks in messages of each kind that changes or reports something.
+    #[test]
+    fn a_worker_speaks_for_its_own_tasks_only() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let logged = lines.clone();
+        let output = LogOutput::Callback(Box::new(move |line| {
+            // The node logs too.
+            if line.task.is_some() {
+                logged.lock().unwrap_or_else(PoisonError::into_inner).push(line.line.clone());
+            }
+        }));
+        let mut harness = Harness::with_log(&[TaskKind::Task], output).unwrap();
+        let (root, task, unused) = (0, 1 << 40, 2 << 40);
+        let options = Some(Box::new(RequestOptions { timeout_ms: Some(60_000), ..RequestOptions::default() }));
+        submit(&mut harness, 0, task, root, &TaskRequest { options, ..TaskRequest::default() });
+        send(&mut harness, 0, &WorkerMessage::Log(root, 1, "its own"));
+        let state = |harness: &Harness| harness.engine.cx.scheduler.task(TaskId(task)).map(|view| view.state);
+        let before = state(&harness).expect("a task");
+
+        let request = postcard::to_stdvec(&TaskRequest::default()).unwrap();
+        let submission =
+            |task, parent| SubmitTask { task, parent, attempt: 0, function: 0, returns: 1, seed: 7, request: &request };
+        let (usage, value) = (AttemptUsage::default(), SentValue::Inline(b"forged"));
+        let returned = || Ok(vec![(value, Vec::new())]);
+        let forged = [
+            WorkerMessage::StartedInline(submission(task, 1)),
+            WorkerMessage::StartedInline(submission(unused, root)),
+            WorkerMessage::Submit(submission(unused, root)),
+            WorkerMessage::Log(root, 1, "forged"),
+            WorkerMessage::Log(task, 3, "forged"),
+            WorkerMessage::Cancel(task, root, true),
+            WorkerMessage::Put { object: unused, task: root, value, refs: Vec::new() },
+            WorkerMessage::Blocked(task, true),
+            WorkerMessage::FinishedInline { submit: submission(task, 1), returned: returned(), usage },
+            WorkerMessage::Finished { task, attempt: 0, returned: returned(), usage, lost: false, saved: None },
+            WorkerMessage::Log(task, 3, "forged at the end"),
+        ];
+        for message in &forged {
+            send(&mut harness, 1, message);
+            assert_eq!(state(&harness), Some(before), "{message:?}");
+            assert!(!harness.engine.deadlines.is_empty(), "the task has no time limit any more: {message:?}");
+            assert!(harness.engine.cx.scheduler.object(ObjectId(unused)).is_none(), "{message:?}");
+        }
+        harness.finish();
+        assert_eq!(*lines.lock().unwrap_or_else(PoisonError::into_inner), ["its own"]);
     }
 
     /// Sends the messages of `send_all`. Checks that this object fails with an error that contains `text`, and that the
