@@ -7,7 +7,19 @@
 // Lint: input from a guest, a peer, a file or a user must not be able to end this process.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
 
+mod calls;
 pub mod confine;
+mod files;
+mod namespaces;
+mod profile;
+mod report;
 pub mod socket;
 pub mod spawn;
 pub mod support;
+mod walls;
+
+pub use calls::{AllowedCall, OtherCalls};
+pub use files::FileAccess;
+pub use profile::{ProcessKind, Profile};
+pub use report::{WALLS_ARGUMENT, Walls, parse_walls, report_walls};
+pub use walls::{MissingWall, Wall};

@@ -11,7 +11,9 @@ use std::process::ExitCode;
 
 use sandbar_train::{create_block_collector, create_row_group_reader};
 use sandbar_worker::program::{PROGRAM_ARGUMENT, run_program_worker};
-use sandbar_worker::{COMPILER_ARGUMENT, NativeHandlers, WORKER_ARGUMENT, run_compiler, run_worker};
+use sandbar_worker::{
+    COMPILER_ARGUMENT, NativeHandlers, WALLS_ARGUMENT, WORKER_ARGUMENT, report_walls, run_compiler, run_worker,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
         }
         Some(PROGRAM_ARGUMENT) => run_program_worker(),
         Some(COMPILER_ARGUMENT) => run_compiler(),
+        Some(WALLS_ARGUMENT) => report_walls(),
         _ => Err(std::io::Error::other("this program is started by `host`")),
     };
     match ended {

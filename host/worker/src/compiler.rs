@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::Resource;
 use sandbar_core::{Code, ComponentId, Fault, TenantId};
 use sandbar_machine::{cores, evict_oldest, memory_limit, write_atomically};
-use sandbar_process::{confine, spawn};
+use sandbar_process::{ProcessKind, Profile, confine, spawn};
 use sandbar_store::SealedFile;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -346,19 +345,16 @@ impl Trailer {
 
 /// Compiles the component on standard input, and writes native code or a fault to standard output.
 pub fn run_compiler() -> io::Result<()> {
-    confine::ignore_termination_signals()?;
-    confine::exit_with_parent()?;
-    confine::limit_resources(confine::WORKER_FILES_MAX)?;
+    confine::start(ProcessKind::Compiler)?;
     // The node gives the component as a file, whose length it has checked.
     let limits = CompileLimits::of(rustix::fs::fstat(io::stdin())?.st_size.try_into().unwrap_or(0));
-    confine::limit(Resource::As, limits.address_space_bytes)?;
-    confine::limit(Resource::Cpu, limits.cpu_seconds)?;
-    confine::limit(Resource::Fsize, 1 << 30)?;
     let mut component = Vec::new();
     io::stdin().lock().read_to_end(&mut component)?;
-    // Starts the compiler's thread pool: a confined process cannot start threads.
-    rayon::broadcast(|_| ());
-    confine::restrict_worker_syscalls()?;
+    // A confined process cannot read its control group's files, and cannot start threads.
+    let threads = cores();
+    let start_threads =
+        || rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().map_err(io::Error::other);
+    confine::confine(&Profile::compiler(limits.address_space_bytes, limits.cpu_seconds), start_threads)?;
     let (mut compiler_output, compiled) = match sandbar_sandbox::compile(&component) {
         Ok((mut code, shape)) => {
             let initial = shape.initial.map(|initial| {

@@ -26,6 +26,7 @@ mod pool;
 mod process;
 pub mod program;
 mod protocol;
+mod walls;
 
 pub use compiler::{COMPILER_ARGUMENT, CompiledComponent, Compiler, run_compiler};
 pub use gpus::{GpuLimits, GpuMachine, GpuProcesses};
@@ -43,6 +44,9 @@ pub use process::{
 pub use sandbar_process::spawn::in_own_group;
 /// The kernel's support for confining workers and processes that drive GPUs.
 pub use sandbar_process::support::{ConfinementSupport, LANDLOCK_ABI, confinement_support};
+/// The walls of confined processes.
+pub use sandbar_process::{MissingWall, OtherCalls, ProcessKind, WALLS_ARGUMENT, Wall, Walls, report_walls};
+pub use walls::query_walls;
 
 pub use protocol::{
     BatchLocation, CallWork, CollectSpec, GROUP_BYTES, Groups, INLINE_BYTES_MAX, PART_ALIGNMENT, Payload,

@@ -16,15 +16,13 @@ use std::time::{Duration, Instant};
 
 use sandbar_dense::remote::{AREA_BYTES, ServerRequest, ServerResponse};
 use sandbar_dense::{Costs, DeviceProfile};
-use sandbar_process::{confine, socket};
+use sandbar_process::{FileAccess, ProcessKind, Profile, confine, socket};
 use sandbar_store::SharedMemory;
 
 use self::connection::Connection;
 use self::submissions::SubmissionQueue;
 use crate::{Adapter, Device, GpuError, Stream, software};
 
-/// File descriptor limit: sockets and memory of connections, and files that drivers open.
-const FILES_MAX: u64 = 4096;
 /// Stack size of threads: deeply nested kernel text takes stack to parse.
 const STACK_BYTES: usize = 16 << 20;
 
@@ -81,31 +79,35 @@ fn open(adapter: &Adapter, memory_bytes_max: u64) -> Result<(Arc<Device>, Stream
 pub fn serve(node: impl AsFd) -> io::Result<()> {
     // A panic ends the process, because other threads would wait for the device forever.
     std::panic::set_hook(Box::new(|_| std::process::exit(1)));
-    confine::ignore_termination_signals()?;
-    // The process ends when its node closes the socket. It can't use a parent-death signal, because the thread that
-    // started it may have exited.
-    confine::limit_resources(FILES_MAX)?;
-    let own = [software::folder(), std::env::current_exe()?.parent().map(Path::to_owned)];
-    confine::restrict_driver_files(&own.iter().flatten().map(PathBuf::as_path).collect::<Vec<_>>())?;
+    confine::start(ProcessKind::Gpu)?;
     let node = node.as_fd();
     let (mut received, mut frame) = (Vec::new(), Vec::new());
     let Some((hello, _)) = socket::receive(node, &mut received)? else { return Ok(()) };
     let ServerRequest::Hello { index, memory_bytes_max, costs, processor } = hello else {
         return Err(io::Error::other("the first message is not a hello"));
     };
-    let opened = Adapter::at(index).and_then(|adapter| {
-        let (device, mut stream) = open(&adapter, memory_bytes_max)?;
-        Ok((device, costs.map_or_else(|| stream.measure(), Ok)?))
-    });
-    let (device, costs) = match opened {
+    let own = [software::folder(), std::env::current_exe()?.parent().map(Path::to_owned)];
+    let folders: Vec<&Path> = own.iter().flatten().map(PathBuf::as_path).collect();
+    let thread_builder = |name: &str| thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+    let set_up = || {
+        let opened = Adapter::at(index).and_then(|adapter| {
+            let (device, mut stream) = open(&adapter, memory_bytes_max)?;
+            Ok((device, costs.map_or_else(|| stream.measure(), Ok)?))
+        });
+        let (device, costs) = match opened {
+            Ok(opened) => opened,
+            Err(e) => return Ok(Err(e)),
+        };
+        let queue = Arc::new(SubmissionQueue::new(device.clone()));
+        let waiter = queue.clone();
+        thread_builder("wait").spawn(move || waiter.wait_for_device())?;
+        Ok(Ok((device, costs, queue)))
+    };
+    let (_, opened) = confine::confine(&Profile::gpu(FileAccess::Drivers(&folders)), set_up)?;
+    let (device, costs, queue) = match opened {
         Ok(opened) => opened,
         Err(e) => return socket::send(node, socket::frame(&ServerResponse::Failed(e.to_string()), &mut frame)?, &[]),
     };
-    let queue = Arc::new(SubmissionQueue::new(device.clone()));
-    let waiter = queue.clone();
-    let thread_builder = |name: &str| thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
-    thread_builder("wait").spawn(move || waiter.wait_for_device())?;
-    confine::restrict_driver_syscalls()?;
     // The start time is unknown here.
     let described = DeviceProfile { about: device.describe(), costs: Some(costs), processor, start_nanos: 0.0 };
     socket::send(node, socket::frame(&ServerResponse::Ready(Box::new(described)), &mut frame)?, &[])?;

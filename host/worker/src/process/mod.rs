@@ -25,7 +25,7 @@ use std::time::Instant;
 use sandbar_core::{Code, Fault};
 use sandbar_dense::remote::Broker;
 use sandbar_process::socket::FRAME_BYTES_MAX;
-use sandbar_process::{confine, socket};
+use sandbar_process::{ProcessKind, Profile, confine, socket};
 use sandbar_sandbox::{Engine, Program};
 use sandbar_store::{Mapping, SharedMemory};
 
@@ -42,9 +42,7 @@ const DONE_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 /// Runs a worker until its node closes the socket. Returns only errors of the set-up and of the socket. The node is
 /// trusted.
 pub fn run_worker(native: NativeHandlers) -> io::Result<()> {
-    confine::ignore_termination_signals()?;
-    confine::exit_with_parent()?;
-    confine::limit_resources(confine::WORKER_FILES_MAX)?;
+    confine::start(ProcessKind::Worker)?;
     let stdin = io::stdin();
     let socket = stdin.as_fd();
     let (mut received, mut frame) = (Vec::new(), Vec::new());
@@ -60,8 +58,7 @@ pub fn run_worker(native: NativeHandlers) -> io::Result<()> {
     let engine = Engine::new(&limits).map_err(io::Error::other)?;
     let journal = shared.progress.clone();
     std::panic::set_hook(Box::new(move |panic| journal::append(&journal, journal::ERROR, &panic.to_string())));
-    confine::redirect_stderr_to_null()?;
-    confine::restrict_worker_syscalls()?;
+    confine::confine(&Profile::worker(limits.memory_bytes_max), || Ok(()))?;
     socket::send(socket, socket::frame(&FromWorker::Ready, &mut frame)?, &[])?;
     let (programs, bindings) = (HashMap::new(), HashMap::new());
     let mut worker =

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use sandbar_core::{Code, Fault, JobId, Limits, TaskError, TaskId, TaskKind, TaskRequest, WorkerId};
 use sandbar_dense::remote::Broker;
-use sandbar_process::{confine, socket};
+use sandbar_process::{ProcessKind, Profile, confine, socket};
 use sandbar_sandbox::{Engine, IdleSandboxes, MemoryImage, Program, TaskCall, TaskExecution, TaskOutcome};
 use sandbar_store::{Mapping, SharedMemory};
 
@@ -31,9 +31,6 @@ use crate::mutex::lock;
 
 /// Spin time of an idle worker before it sleeps: a wake-up takes as long.
 const SPIN_TIME: Duration = Duration::from_micros(60);
-
-/// Maximum number of open files, mostly of values that tasks hold.
-const FILES_MAX: u64 = 4096;
 
 /// A program, the limits of its tasks, and their kinds.
 type WorkerProgram = Result<(Arc<Program>, Limits, Arc<[TaskKind]>), Fault>;
@@ -83,9 +80,7 @@ impl ActiveTask {
 /// # Errors
 /// Those of the set-up, and of invalid messages of the node.
 pub fn run_program_worker() -> io::Result<()> {
-    confine::ignore_termination_signals()?;
-    confine::exit_with_parent()?;
-    confine::limit_resources(FILES_MAX)?;
+    confine::start(ProcessKind::ProgramWorker)?;
     let stdin = io::stdin();
     let mut packet = Vec::new();
     let Some((hello, files)) = socket::receive::<Packet>(stdin.as_fd(), &mut packet)? else { return Ok(()) };
@@ -110,8 +105,7 @@ pub fn run_program_worker() -> io::Result<()> {
     sandbar_sandbox::install_interrupt_handler(unwanted)?;
     // The first reading of the clock makes system calls that are not allowed later.
     monotonic_nanos();
-    confine::redirect_stderr_to_null()?;
-    confine::restrict_worker_syscalls()?;
+    confine::confine(&Profile::program_worker(limits.memory_bytes_max, value_bytes_max), || Ok(()))?;
     let (_, node_messages, tasks) = rings(&memory);
     let worker = WorkerId(worker);
     let options = RuntimeOptions { worker, sandboxes: sandboxes as usize, inline, value_bytes_max };
