@@ -224,6 +224,8 @@ pub(crate) struct Submit {
     #[command(flatten)]
     pub shares: Shares,
     #[command(flatten)]
+    pub walls: crate::walls::WallArgs,
+    #[command(flatten)]
     pub member: crate::cluster_args::MemberArgs,
     /// Programs only: submit to the cluster of this node as a tenant (`--token`), and follow the job. Ctrl-C detaches
     /// from the job, which continues.

@@ -13,6 +13,7 @@ use crate::control_socket::{NodeStatus, SocketRequest, folder, send_request};
 use crate::error::CliError;
 use crate::local_node::start_node;
 use crate::table::Columns;
+use crate::walls::line;
 use crate::{control_socket, output, signals};
 
 fn failed(e: impl std::fmt::Display) -> CliError {
@@ -32,6 +33,7 @@ pub(crate) async fn enter(member: MemberArgs, listen: ListenOn) -> Result<(Clust
 
 /// Runs a node until it is stopped.
 pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
+    let walls = serve.walls.check().await?;
     serve.shares.count_gpus().await?;
     let signal = signals::handle(signals::Interruption::default()).map_err(failed)?;
     log::info!("host {} starts, as process {}", env!("CARGO_PKG_VERSION"), std::process::id());
@@ -48,7 +50,7 @@ pub(crate) async fn serve(mut serve: Serve) -> Result<ExitCode, CliError> {
         cluster.name(),
         own.address
     );
-    let requests = tokio::spawn(control_socket::serve(data.clone(), cluster.clone()));
+    let requests = tokio::spawn(control_socket::serve(data.clone(), cluster.clone(), walls));
     let why = tokio::select! {
         // The sender lives as long as the process.
         signal = signal => match signal {
@@ -184,6 +186,8 @@ pub(crate) async fn status(selector: NodeSelector) -> Result<ExitCode, CliError>
         ("gpus", amount(sum(|node| node.resources.gpus))),
         ("memory", format!("{} MiB", sum(|node| node.resources.memory) >> 20)),
     ];
-    output::print(&lines.map(|(name, text)| format!("{name:<10} {text}\n")).concat())?;
+    let walls = status.walls.iter().map(|walls| format!("{:<10} {}: {}\n", "walls", walls.process.name(), line(walls)));
+    let lines = lines.map(|(name, text)| format!("{name:<10} {text}\n"));
+    output::print(&lines.into_iter().chain(walls).collect::<String>())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -19,6 +19,7 @@ const PORT: u16 = 7410;
   host serve --join 10.0.0.1:7410 --token sbt2-...      (another node)
   host serve --data /var/lib/sandbar --listen 10.0.0.2:7410 --resource gpu-a100=2
   host serve --meta etcd://10.0.0.8:2379,10.0.0.9:2379
+  host serve --require-walls                            (for tenants that do not trust each other)
 
 Ctrl-C stops the node at once. SIGTERM drains it first: see `host nodes drain --help`.
 Exit codes: 0 stopped, 1 the node could not start, or --grace ended before the drain did, 2 wrong usage.")]
@@ -34,6 +35,8 @@ pub(crate) struct Serve {
     pub log_level: LogLevel,
     #[command(flatten)]
     pub shares: Shares,
+    #[command(flatten)]
+    pub walls: crate::walls::WallArgs,
     /// Maximum drain time on SIGTERM or `host nodes drain`, while other nodes fetch the objects that only this node has.
     #[arg(long, value_name = "TIME", default_value = "25s", value_parser = time)]
     pub grace: Duration,

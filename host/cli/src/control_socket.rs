@@ -1,8 +1,10 @@
 //! The control socket of a node: requests of its own machine, by whoever may open the node's folder.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use sandbar_node::machine::Walls;
 use sandbar_node::{Cluster, ClusterError, Member, Name, Tenant, TenantRole, TenantSettings, TenantToken, machine};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -75,6 +77,8 @@ pub(crate) struct NodeStatus {
     pub(crate) cluster: String,
     pub(crate) node: Member,
     pub(crate) nodes: Vec<Member>,
+    /// Walls around the processes of this machine's node.
+    pub(crate) walls: Vec<Walls>,
 }
 
 impl NodeResponse {
@@ -114,7 +118,8 @@ impl NodeResponse {
 }
 
 /// Serves requests of this machine.
-pub(crate) async fn serve(data: PathBuf, cluster: Cluster) {
+pub(crate) async fn serve(data: PathBuf, cluster: Cluster, walls: Vec<Walls>) {
+    let walls: Arc<[Walls]> = walls.into();
     let socket = data.join(SOCKET);
     // A stale socket of an earlier node; this process has the folder to itself.
     let _ = std::fs::remove_file(&socket);
@@ -126,25 +131,30 @@ pub(crate) async fn serve(data: PathBuf, cluster: Cluster) {
     };
     while let Ok((stream, _)) = listener.accept().await {
         // The client may have disconnected.
-        tokio::spawn(tokio::time::timeout(RESPONSE_TIME_MAX, serve_request(stream, cluster.clone())));
+        tokio::spawn(tokio::time::timeout(RESPONSE_TIME_MAX, serve_request(stream, cluster.clone(), walls.clone())));
     }
 }
 
-async fn serve_request(stream: UnixStream, cluster: Cluster) -> std::io::Result<()> {
+async fn serve_request(stream: UnixStream, cluster: Cluster, walls: Arc<[Walls]>) -> std::io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     BufReader::new(read.take(REQUEST_BYTES_MAX)).read_line(&mut line).await?;
     let response: Result<NodeResponse, String> =
-        handle_request(serde_json::from_str(&line)?, &cluster).await.map_err(|e| e.to_string());
+        handle_request(serde_json::from_str(&line)?, &cluster, &walls).await.map_err(|e| e.to_string());
     write.write_all(&serde_json::to_vec(&response)?).await
 }
 
-async fn handle_request(request: SocketRequest, cluster: &Cluster) -> Result<NodeResponse, ClusterError> {
+async fn handle_request(
+    request: SocketRequest,
+    cluster: &Cluster,
+    walls: &[Walls],
+) -> Result<NodeResponse, ClusterError> {
     let token_id = |text: String| text.parse().map_err(ClusterError::Refused);
     match request {
         SocketRequest::List => {
             let nodes = cluster.members().await?;
-            let status = NodeStatus { cluster: cluster.name(), node: cluster.own_member(), nodes };
+            let walls = walls.to_vec();
+            let status = NodeStatus { cluster: cluster.name(), node: cluster.own_member(), nodes, walls };
             return Ok(NodeResponse::Status(Box::new(status)));
         }
         SocketRequest::Tenants { only } => return cluster.tenants(only.as_ref()).await.map(NodeResponse::Tenants),

@@ -14,6 +14,7 @@ use crate::error::CliError;
 use crate::output;
 use crate::remedy::{FILES_LEAST, FILES_USUAL, can_be_written};
 use crate::table::size;
+use crate::walls::{line, missing};
 
 /// Memory, in bytes, below which a warning is shown.
 const MEMORY_USUAL_BYTES: u64 = 1 << 30;
@@ -85,6 +86,7 @@ struct Report {
 pub(crate) async fn run(as_json: bool, software_gpu: bool) -> Result<ExitCode, CliError> {
     let mut checks = vec![programs(), kernel()];
     checks.extend(confinement());
+    checks.extend(walls().await);
     checks.extend([memory(), addresses(), swap(), huge_pages(), overcommit(), files(), processors()]);
     checks.extend([temporary_folder(), cache_folder(), state_folder()]);
     checks.extend(gpus(software_gpu).await);
@@ -136,6 +138,23 @@ fn confinement() -> [Check; 2] {
         }
     };
     [seccomp, landlock]
+}
+
+/// Checks each kind of processes that handle what tenants have made. seccomp and Landlock have checks of their own.
+async fn walls() -> Vec<Check> {
+    const NAME: &str = "walls";
+    let all = match machine::walls().await {
+        Ok(all) => all,
+        Err(fault) => return vec![Check::bad(NAME, "unknown", fault.message)],
+    };
+    let check = |walls: &machine::Walls| {
+        let value = format!("{}: {}", walls.process.name(), line(walls));
+        match missing(std::slice::from_ref(walls)) {
+            missing if missing.is_empty() => Check::ok(NAME, value),
+            missing => Check::warn(NAME, value, missing.join("; ")),
+        }
+    };
+    all.iter().map(check).collect()
 }
 
 fn memory() -> Check {

@@ -34,6 +34,7 @@ mod tenants;
 mod version;
 mod view_args;
 mod views;
+mod walls;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -189,6 +190,7 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
     if submit.dry_run {
         return dry_run::job(&job, &submit.shares, submit.json).await;
     }
+    submit.walls.check_if_required().await?;
     let cluster = join(submit.member).await?;
     let node = start_node(&submit.shares, job.limits, cluster.clone())?;
     if cluster.is_some() {
@@ -244,6 +246,10 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
         return Err(CliError::Usage(message.to_owned()));
     }
     if submit.node.is_some() {
+        if submit.walls.require_walls {
+            let message = "--require-walls is for a node of this machine: the nodes of a cluster decide for themselves";
+            return Err(CliError::Usage(message.to_owned()));
+        }
         return remote::submit(submit, interruption).await;
     }
     if submit.member.token.is_some() && submit.member.join.is_none() {
@@ -255,6 +261,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
     if submit.dry_run {
         return dry_run::program(&spec, &submit.shares, submit.json).await;
     }
+    submit.walls.check_if_required().await?;
     let cluster = join(submit.member).await?;
     submit.shares.count_gpus().await?;
     let node = start_node(&submit.shares, limits, cluster.clone())?;

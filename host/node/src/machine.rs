@@ -12,7 +12,9 @@ pub use sandbar_machine::*;
 pub use sandbar_runtime::PROGRAM_ADDRESS_BYTES;
 pub use sandbar_sandbox::{may_swap, reports_written_pages};
 pub use sandbar_store::DiskSpace;
-pub use sandbar_worker::{ConfinementSupport, LANDLOCK_ABI, confinement_support};
+pub use sandbar_worker::{
+    ConfinementSupport, LANDLOCK_ABI, MissingWall, OtherCalls, ProcessKind, Wall, Walls, confinement_support,
+};
 
 /// Returns the GPUs of this machine, or `None` if it has no device file of a GPU. Creates nothing.
 ///
@@ -30,6 +32,16 @@ pub fn gpus(options: GpuOptions) -> Result<Option<Arc<GpuMachine>>, Fault> {
     }
     let limits = GpuLimits { program, is_software, memory_bytes_max, time_max };
     Ok(Some(GpuMachine::new(limits, &find_cache_folder()?)))
+}
+
+/// Returns which walls stand around each kind of processes that handle what tenants have made.
+///
+/// # Errors
+/// Fails if `host-worker` is missing, or can't report.
+pub async fn walls() -> Result<Vec<Walls>, Fault> {
+    let program = worker()?;
+    let failed = |e| Fault::new(Code::Host, format!("{}: can't find out which walls stand: {e}", program.display()));
+    sandbar_worker::query_walls(&program).await.map_err(failed)
 }
 
 /// Device files of GPUs. Without any of them, drivers find no GPU.

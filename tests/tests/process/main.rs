@@ -35,3 +35,4 @@ mod terminals;
 mod untrusted;
 mod usage;
 mod waits;
+mod walls;
