@@ -3,6 +3,8 @@
 //! Each process applies its profile as `host-worker` and `host-gpu` do, then makes the calls that a guest would make that
 //! runs native code in it.
 
+#![expect(clippy::print_stdout, reason = "the calls that were made are for people")]
+
 use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
