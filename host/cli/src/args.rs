@@ -100,6 +100,8 @@ pub(crate) enum Command {
     /// Adds, lists, changes and removes the tenants of a cluster, and their tokens.
     #[command(subcommand)]
     Tenant(crate::tenant_args::TenantCommand),
+    /// Prints what jobs and tenants of a cluster have used: CPU and GPU time, memory, objects, network, logs.
+    Usage(crate::usage_args::UsageArgs),
     /// Prints and verifies the audit log of a node: who asked for what, and what came of it.
     #[command(
         subcommand,
@@ -182,6 +184,7 @@ impl Command {
             Command::Summary(Summary::Tasks { json, .. }) => *json,
             Command::List(list) => list.is_json(),
             Command::Tenant(command) => command.is_json(),
+            Command::Usage(arguments) => arguments.json,
             _ => false,
         };
         LogFormat::Command { is_quiet }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_node::machine::Walls;
-use sandbar_node::{Cluster, ClusterError, Member, Name, Tenant, TenantRole, TenantSettings, TenantToken, machine};
+use sandbar_node::{
+    Cluster, ClusterError, Member, Name, Tenant, TenantRole, TenantSettings, TenantToken, UsageQuery, UsageReport,
+    machine,
+};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -60,6 +63,8 @@ pub(crate) enum SocketRequest {
     CreateToken { name: Name, role: TenantRole, use_once: bool, lifetime_s: u64 },
     /// Revokes a token of a tenant.
     RevokeToken { name: Name, token: String },
+    /// Requests what was used.
+    Usage(UsageQuery),
 }
 
 /// The response to a [`SocketRequest`].
@@ -69,6 +74,7 @@ pub(crate) enum NodeResponse {
     Done,
     Tenants(Vec<Tenant>),
     Token(Box<PrintedToken>),
+    Usage(UsageReport),
 }
 
 /// State of a node and its cluster.
@@ -105,6 +111,13 @@ impl NodeResponse {
     pub(crate) fn tenants(self) -> Result<Vec<Tenant>, CliError> {
         match self {
             NodeResponse::Tenants(tenants) => Ok(tenants),
+            other => other.unexpected(),
+        }
+    }
+
+    pub(crate) fn usage(self) -> Result<UsageReport, CliError> {
+        match self {
+            NodeResponse::Usage(report) => Ok(report),
             other => other.unexpected(),
         }
     }
@@ -163,6 +176,7 @@ async fn handle_request(
             let (token, text) = cluster.create_tenant_token(&name, role, use_once, lifetime).await?;
             return Ok(NodeResponse::Token(Box::new(PrintedToken { tenant: name, token, text })));
         }
+        SocketRequest::Usage(query) => return cluster.usage(&query).await.map(NodeResponse::Usage),
         SocketRequest::Drain(name) => cluster.request_drain(&name).await?,
         SocketRequest::Remove(name) => cluster.remove(&name).await?,
         SocketRequest::RevokeNodeToken(token) => cluster.revoke_node_token(token_id(token)?).await?,

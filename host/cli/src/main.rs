@@ -31,6 +31,8 @@ mod signals;
 mod table;
 mod tenant_args;
 mod tenants;
+mod usage;
+mod usage_args;
 mod version;
 mod view_args;
 mod views;
@@ -140,6 +142,7 @@ async fn run(arguments: Arguments, interruption: &Interruption) -> ExitCode {
         Command::Cluster(command) => cluster::cluster(command).await,
         Command::Nodes(nodes) => cluster::nodes(nodes).await,
         Command::Tenant(command) => tenants::run(command).await,
+        Command::Usage(arguments) => usage::run(arguments).await,
         Command::Status(selector) => cluster::status(selector).await,
         Command::Gpu(gpu) => gpus::run(gpu).await,
         Command::Doctor { json, software_gpu } => doctor::run(json, software_gpu).await,

@@ -164,11 +164,44 @@ pub(crate) struct SettingArgs {
     /// Maximum bytes of the components that each node stores.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub components_bytes_max: Option<u64>,
+    /// Maximum seconds of CPU time on each node in a day (UTC), or `none`. Beyond it, further tasks fail.
+    #[arg(long, value_name = "N", value_parser = budget)]
+    pub cpu_seconds_per_day_max: Option<Budget>,
+    /// Maximum seconds of GPU time on each node in a day (UTC), or `none`. Beyond it, further tasks fail.
+    #[arg(long, value_name = "N", value_parser = budget)]
+    pub gpu_seconds_per_day_max: Option<Budget>,
+    /// Maximum bytes that each node receives from other nodes in a day (UTC), or `none`. Beyond it, further tasks fail.
+    #[arg(long, value_name = "SIZE", value_parser = bytes_budget)]
+    pub network_bytes_per_day_max: Option<Budget>,
+    /// Maximum bytes of log lines on each node in a day (UTC), or `none`. Beyond it, further tasks fail.
+    #[arg(long, value_name = "SIZE", value_parser = bytes_budget)]
+    pub log_bytes_per_day_max: Option<Budget>,
+    /// Maximum seconds of a run of a program, or `none`. Then it ends.
+    #[arg(long, value_name = "N", value_parser = budget)]
+    pub job_seconds_max: Option<Budget>,
+}
+
+/// A budget, if there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Budget(Option<u64>);
+
+/// The text of no budget.
+const NONE: &str = "none";
+
+fn budget(text: &str) -> Result<Budget, String> {
+    let number = || text.parse().map_err(|_| format!("not a whole number, nor `{NONE}`"));
+    if text == NONE { Ok(Budget(None)) } else { number().map(|number| Budget(Some(number))) }
+}
+
+fn bytes_budget(text: &str) -> Result<Budget, String> {
+    let number = || bytes(text).map_err(|error| format!("{error}; nor `{NONE}`"));
+    if text == NONE { Ok(Budget(None)) } else { number().map(|number| Budget(Some(number))) }
 }
 
 impl SettingArgs {
     /// Returns settings changed by the given ones.
     pub(crate) fn apply(&self, to: TenantSettings) -> TenantSettings {
+        let changed = |budget: Option<Budget>, to: Option<u64>| budget.map_or(to, |budget| budget.0);
         TenantSettings {
             weight: self.weight.unwrap_or(to.weight),
             reserved_cpus: self.reserved_cpus.unwrap_or(to.reserved_cpus),
@@ -182,6 +215,11 @@ impl SettingArgs {
             component_bytes_max: self.component_bytes_max.unwrap_or(to.component_bytes_max),
             components_max: self.components_max.unwrap_or(to.components_max),
             components_bytes_max: self.components_bytes_max.unwrap_or(to.components_bytes_max),
+            cpu_seconds_per_day_max: changed(self.cpu_seconds_per_day_max, to.cpu_seconds_per_day_max),
+            gpu_seconds_per_day_max: changed(self.gpu_seconds_per_day_max, to.gpu_seconds_per_day_max),
+            network_bytes_per_day_max: changed(self.network_bytes_per_day_max, to.network_bytes_per_day_max),
+            log_bytes_per_day_max: changed(self.log_bytes_per_day_max, to.log_bytes_per_day_max),
+            job_seconds_max: changed(self.job_seconds_max, to.job_seconds_max),
         }
     }
 }

@@ -34,7 +34,8 @@ use crate::shared_objects::SharedObjects;
 use crate::state::{ClusterState, Components, Membership, Network, NodeRuntime, ObjectTransfers};
 use crate::tenant_components::TenantComponents;
 use crate::tenants::TenantDirectory;
-use crate::{authority, connections, membership, objects, registry, tenants, training};
+use crate::usage::NodeUsage;
+use crate::{authority, connections, membership, objects, registry, tenants, training, usage};
 
 /// File of the founder's store, in the data folder.
 const META: &str = "meta";
@@ -140,12 +141,14 @@ impl Cluster {
             tenant_components: TenantComponents::open(options.data.join(COMPONENTS)),
             door: Arc::default(),
             jobs: LocalJobs::new(options.data.join(JOBS)),
+            usage: NodeUsage::open(&options.data),
             runtime: OnceLock::new(),
         });
         let tasks = vec![
             tokio::spawn(connections::accept_nodes(state.clone())),
             tokio::spawn(accept_tenants(state.clone())),
             tokio::spawn(objects::evict_idle(state.clone())),
+            tokio::spawn(usage::maintain(state.clone())),
             tokio::spawn(membership::observe_identities(state.clone(), own_key)),
             tokio::spawn(membership::renew_certificate(state.clone(), folder, identity)),
         ];
@@ -238,6 +241,7 @@ impl Cluster {
     /// Leaves the cluster. Other nodes learn of it at once, and not when the lease expires.
     pub async fn leave(&self) {
         self.tasks.abort_all();
+        usage::collect(&self.state).await;
         hand_over(&self.state).await;
         membership::revoke_lease(&self.state).await;
         self.state.network.endpoint.close("the node leaves").await;
@@ -261,6 +265,7 @@ impl Cluster {
         let RuntimeStarted { handle, resources, slots, run, .. } = runtime;
         self.state.objects.admission.set_limit(services.object_bytes_max);
         let member = Member { resources: Amounts::from_resources(&resources), slots, ..self.state.own.clone() };
+        usage::charge_today(&self.state, &handle);
         // A node has one runtime.
         let _ = self.state.runtime.set(NodeRuntime { handle, services, run, member: member.clone() });
         membership::apply_settings(&self.state);

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::num::NonZeroU64;
 
-use sandbar_core::{Code, ComponentId, Fault, Limits, NodeId, ObjectId, TenantId};
+use sandbar_core::{Code, ComponentId, Fault, JobRun, Limits, NodeId, ObjectId, TenantId, UsageAmounts};
 use sandbar_meta::{
     Change, Condition, Entry, EntryPage, GetResponse, GrantResponse, KeepAliveResponse, Key, KeyRange, LeaseId,
     MetaError, MetaValue, Operation, OperationResult, Revision, RevokeResponse, TransactResponse, Transaction,
@@ -23,6 +23,7 @@ use crate::connections::TASKS;
 use crate::member::{Member, MemberState};
 use crate::node_requests::{NodeRequest, ObjectDescription};
 use crate::training::{TRAINING, TrainRequest, TrainResponse, TrainedModels};
+use crate::usage::{PageRow, UsagePage};
 
 /// Checks the encoded form of a message, and that it decodes to the same message. `GOLDEN=1` prints it instead.
 fn check<T: Debug>(message: &T, encoded: &str, decoded: &T, expected: &str) {
@@ -96,6 +97,7 @@ fn node_requests_have_golden_bytes() {
         (NodeRequest::Drain, "0b"),
         (NodeRequest::DetachedActors("ada".parse().unwrap()), "0d03616461"),
         (NodeRequest::EndDetachedActor("ada".parse().unwrap(), "a".to_owned()), "0e036164610161"),
+        (NodeRequest::Usage(Some("ada".parse().unwrap()), 300), "0f0103616461ac02"),
         (
             NodeRequest::CopyComponent("ada".parse().unwrap(), component()),
             "0c036164610707070707070707070707070707070707070707070707070707070707070707",
@@ -103,6 +105,13 @@ fn node_requests_have_golden_bytes() {
     ] {
         check_bytes(&request, expected);
     }
+}
+
+#[test]
+fn pages_of_usage_have_golden_bytes() {
+    let amounts = UsageAmounts { cpu_ns: 300, ..UsageAmounts::default() };
+    let rows = vec![PageRow { tenant: "ada".to_owned(), run: JobRun::first("id"), amounts }];
+    check_bytes(&UsagePage { rows, next: Some(7) }, "01036164610269640100000000ac0200000000000000000107");
 }
 
 #[test]
@@ -161,6 +170,7 @@ fn training_has_golden_bytes() {
     let trainer: TrainerRef = postcard::from_bytes(&trainer).unwrap();
     let request = TrainRequest {
         tenant: TenantId(300),
+        run: JobRun::first("id"),
         trainers: vec![trainer],
         limits: Limits::default(),
         seed: 300,
@@ -171,7 +181,7 @@ fn training_has_golden_bytes() {
     };
     check_bytes(
         &request,
-        "ac0201070707070707070707070707070707070707070707070707070707070707070701027b7d0474726565008080808004e0d403808080800480808080018080041008a09c018080804003ac02020103040501010101400708e80702",
+        "ac020269640101070707070707070707070707070707070707070707070707070707070707070701027b7d0474726565008080808004e0d403808080800480808080018080041008a09c018080804003ac02020103040501010101400708e80702",
     );
     let batches = vec![(ByteBuf::from(b"header".to_vec()), ByteBuf::from(b"body".to_vec()))];
     let models = TrainedModels { batches, faults: vec![(1, Fault::new(Code::Trap, "trap").in_function("tree"))] };

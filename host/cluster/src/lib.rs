@@ -44,6 +44,7 @@ mod state;
 mod tenant_components;
 mod tenants;
 mod training;
+mod usage;
 
 /// Prefix of the targets of this crate's log lines.
 pub const LOG_TARGET: &str = module_path!();
@@ -61,6 +62,7 @@ pub use member::{Member, MemberState};
 pub use node_services::NodeServices;
 pub use options::ClusterOptions;
 pub use tenants::{Tenant, TenantError, TenantSettings, TenantToken, TokenUse};
+pub use usage::{UsageBy, UsageQuery, UsageReport, UsageRow};
 
 #[cfg(test)]
 mod golden;

@@ -176,6 +176,7 @@ fn forget_removed_tenants(cluster: &Arc<ClusterState>) {
                 // A tenant of that name may exist again.
                 let tenants = cluster.tenants.all();
                 let exists = |name: &Name| tenants.contains_key(name);
+                cluster.usage.mark_removed(exists);
                 cluster.tenant_components.remove_others(exists) | cluster.jobs.remove_others(exists)
             };
             // Each attempt removes all there is: the last one finds nothing.

@@ -39,6 +39,8 @@ pub(crate) enum NodeRequest {
     DetachedActors(Name),
     /// Ends such an actor, by its name or id. The response tells whether the node has it.
     EndDetachedActor(Name, String),
+    /// What one tenant or all have used on the node since an hour. The response is a page.
+    Usage(Option<Name>, u64),
 }
 
 /// Hash and length of an object.

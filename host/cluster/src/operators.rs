@@ -10,6 +10,7 @@ use crate::error::ClusterError;
 use crate::member::Member;
 use crate::registry;
 use crate::tenants::{self, NewTokenSpec, Tenant, TenantSettings, TenantToken};
+use crate::usage::{self, UsageQuery, UsageReport};
 
 impl Cluster {
     /// Adds a tenant.
@@ -53,6 +54,14 @@ impl Cluster {
     /// Fails if there is no tenant of that name, or the store does not respond.
     pub async fn tenants(&self, only: Option<&Name>) -> Result<Vec<Tenant>, ClusterError> {
         tenants::list(&*self.state().store, only).await
+    }
+
+    /// Returns what was used on all nodes.
+    ///
+    /// # Errors
+    /// Fails if the store does not respond, or the report is too long.
+    pub async fn usage(&self, query: &UsageQuery) -> Result<UsageReport, ClusterError> {
+        usage::report(self.state(), query).await
     }
 
     /// Creates a token of a tenant, which is valid for `lifetime`. Returns it with its secret text.

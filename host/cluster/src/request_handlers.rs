@@ -10,7 +10,7 @@ use sandbar_wire::IncomingRequest;
 use crate::error::host_fault;
 use crate::node_requests::NodeRequest;
 use crate::state::ClusterState;
-use crate::{actors, components, objects};
+use crate::{actors, components, objects, usage};
 
 /// Maximum time until a watcher gets a response, possibly without changes.
 const WATCH_TIME_MAX: Duration = Duration::from_secs(5);
@@ -46,6 +46,7 @@ pub(crate) async fn handle(cluster: Arc<ClusterState>, node: Option<NodeId>, mut
         NodeRequest::EndDetachedActor(tenant, actor) => {
             postcard::to_stdvec(&actors::end_own(&cluster, &tenant, actor).await)
         }
+        NodeRequest::Usage(tenant, since) => postcard::to_stdvec(&usage::own_page(&cluster, tenant, since).await),
         NodeRequest::Drain => {
             cluster.membership.drain_requested.notify_one();
             postcard::to_stdvec(&())

@@ -24,6 +24,7 @@ use crate::remote_store::FounderConnection;
 use crate::shared_objects::SharedObjects;
 use crate::tenant_components::TenantComponents;
 use crate::tenants::TenantDirectory;
+use crate::usage::NodeUsage;
 
 /// Maximum wait for connections to all members.
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -51,6 +52,7 @@ pub(crate) struct ClusterState {
     pub(crate) tenant_components: TenantComponents,
     pub(crate) door: Arc<Door>,
     pub(crate) jobs: LocalJobs,
+    pub(crate) usage: NodeUsage,
     /// The node's runtime, once it has started.
     pub(crate) runtime: OnceLock<NodeRuntime>,
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use arrow_buffer::Buffer;
 use futures::future::{BoxFuture, FutureExt as _};
 use sandbar_batch::Header;
-use sandbar_core::{ComponentId, Fault, Limits, NodeId, TenantId};
+use sandbar_core::{ComponentId, Fault, JobRun, Limits, NodeId, TenantId};
 use sandbar_store::{Mapping, SegmentPart};
 use sandbar_train::{FittedModels, TrainerRef, UnitLog, UnitRequest, UnitTrainer};
 use sandbar_wire::{Channel, Connection, Frames};
@@ -35,6 +35,8 @@ const CHUNK_TIME_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct TrainRequest {
     /// The tenant of the job.
     pub(crate) tenant: TenantId,
+    /// The job, in accounts.
+    pub(crate) run: JobRun,
     pub(crate) trainers: Vec<TrainerRef>,
     pub(crate) limits: Limits,
     pub(crate) seed: u64,
@@ -99,6 +101,7 @@ async fn train(connection: &Connection, unit: &UnitRequest<'_>) -> Result<UnitLo
     let Some(first) = unit.models.first() else { return Ok((Vec::new(), Vec::new())) };
     let request = TrainRequest {
         tenant: unit.tenant,
+        run: unit.run.clone(),
         trainers: unit.models.iter().map(|binding| TrainerRef::for_binding(binding)).collect(),
         limits: first.limits,
         seed: unit.seed,
@@ -194,8 +197,8 @@ pub(crate) async fn serve(cluster: Arc<ClusterState>, node: Option<NodeId>, mut 
         let path = |component: ComponentId| runtime.services.component_path(component);
         let models = runtime.services.units.bind(&request.trainers, request.limits, path).await?;
         let shares = request.shares.max(1) as usize;
-        let (tenant, seed, groups) = (request.tenant, request.seed, &request.groups);
-        let unit = UnitRequest { tenant, models: &models, seed, payload: &payload, groups, shares };
+        let (tenant, run, seed, groups) = (request.tenant, &request.run, request.seed, &request.groups);
+        let unit = UnitRequest { tenant, run, models: &models, seed, payload: &payload, groups, shares };
         let (models, log) = runtime.services.units.fit(&unit, &runtime.handle, node).await?;
         Ok((models.iter().map(encode_models).collect::<Result<_, Fault>>()?, log))
     }

@@ -18,6 +18,7 @@ mod retry;
 mod seed;
 mod setters;
 mod tuples;
+mod usage;
 
 pub use call::{
     ActorOptions, Argument, RequestOptions, STREAM_BUFFER, STREAM_BUFFER_MAX, TaskRequest, VALUE_INLINE_BYTES_MAX,
@@ -34,3 +35,4 @@ pub use names::{did_you_mean, hint};
 pub use placement::{Bundle, GROUP_BUNDLES_MAX, GroupRequest, GroupStrategy, Strategy};
 pub use retry::{CodeSet, RetryOn};
 pub use seed::{Seed, Split};
+pub use usage::{JobRun, UsageAmounts};

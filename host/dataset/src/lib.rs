@@ -24,7 +24,10 @@ pub use group::{
     BlockWriter, FailedGroup, FinishedBlock, Grouper, Grouping, HeapUnitMemory, MemoryBudget, MorselGrouper,
     Partitions, UnitGroup, UnitMemory, UnitShape, WorkUnit, describe_key, to_float64,
 };
-pub use output::{MetadataEntry, OutputFormat, ParquetOutput, RowOutput, RowTarget, WriteSummary, read_metadata};
+pub use output::{
+    MetadataEntry, OutputFormat, ParquetOutput, RowOutput, RowTarget, TableColumn, WriteSummary, read_metadata,
+    write_table,
+};
 pub use position::find_row_in_file;
 pub use scan::{
     BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, ScanSource, TextOptionError, TextOptions,

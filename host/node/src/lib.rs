@@ -14,8 +14,8 @@ pub use sandbar_cluster::fuzz_tenant_request;
 pub use sandbar_cluster::{
     AddressError, AuditActor, AuditError, AuditRecord, AuditSummary, ClientTimeouts, Cluster, ClusterClient,
     ClusterError, ClusterJob, ClusterOptions, FollowEvent, ListenOn, Member, MemberState, NewClusterJob, NewToken,
-    NodeAddress, SubmissionKey, Tenant, TenantError, TenantSettings, TenantToken, TokenUse, audit_folder,
-    create_cluster, create_node_token, read_audit, verify_audit,
+    NodeAddress, SubmissionKey, Tenant, TenantError, TenantSettings, TenantToken, TokenUse, UsageBy, UsageQuery,
+    UsageReport, UsageRow, audit_folder, create_cluster, create_node_token, read_audit, verify_audit,
 };
 /// Targets of log lines: each is the target of a module or a prefix of its submodules' targets.
 pub mod log_targets {
@@ -23,8 +23,8 @@ pub mod log_targets {
     pub use sandbar_jobs::LOG_TARGET as JOBS;
     pub use sandbar_runtime::LOG_TARGET as RUNTIME;
 }
-pub use sandbar_core::{Code, Fault, FunctionKind, Limits, TenantId};
-pub use sandbar_dataset::OutputFormat;
+pub use sandbar_core::{Code, Fault, FunctionKind, Limits, TenantId, UsageAmounts};
+pub use sandbar_dataset::{OutputFormat, TableColumn, write_table};
 pub use sandbar_dense::{Costs as GpuCosts, DeviceInfo as GpuInfo, DeviceProfile as GpuProfile};
 pub use sandbar_functions::{
     BuildError, BuildReporter, FunctionError, Inspected, InspectedFunction, InspectedParameter, build_crate,
@@ -33,7 +33,7 @@ pub use sandbar_jobs::{
     ActorRow, BundleRow, DurationStats, ErrorRow, GroupRow, HolderRow, InspectError, JobCounts, JobFailure,
     JobFolderLimits, JobName, JobProgress, JobQuery, JobRecord, JobRecorder, JobResponse, JobStore, JobStoreError,
     JobSummary, Listing, LogCounts, LogReader, LoggedLine, MemoryView, NameSummary, NodeRow, ObjectRow, Phase,
-    ProcessRow, ProgressRow, ResourceRow, RunState, StopMark, StoredJob, TaskRow, WorkerRow, trace, utc_text,
+    ProcessRow, ProgressRow, ResourceRow, RunState, StopMark, StoredJob, TaskRow, WorkerRow, now_ms, trace, utc_text,
 };
 pub use sandbar_machine::has_little_memory;
 pub use sandbar_runtime::{

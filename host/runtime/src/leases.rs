@@ -1,8 +1,9 @@
 //! Leases of the node's workers for calls of jobs that are not programs: see [`sandbar_worker::Leases`].
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::sync_channel;
 
-use sandbar_core::{Fault, JobId};
+use sandbar_core::{Code, Fault, JobId};
 use sandbar_worker::{CallJob, CallScheduler, Lease, Leases};
 
 use crate::lease_request::{LeaseId, LeaseRequest};
@@ -49,7 +50,11 @@ impl Drop for ReturnLease {
 impl CallScheduler for RuntimeHandle {
     fn start(&self, job: CallJob) -> Result<Box<dyn Leases>, Fault> {
         let id = self.next_job();
-        self.send(Request::StartCallJob(id, job));
+        let (sender, reply) = sync_channel(1);
+        self.send(Request::StartCallJob(id, job, sender));
+        // The thread of the runtime waits for nothing.
+        let shut_down = || Fault::new(Code::Host, "the node shuts down");
+        reply.recv().map_err(|_| shut_down())??;
         Ok(Box::new(JobLeases { job: id, handle: self.clone() }))
     }
 }

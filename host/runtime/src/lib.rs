@@ -23,6 +23,7 @@ mod leases;
 mod link;
 mod peer;
 mod plan;
+mod policy;
 mod recording;
 mod runner;
 mod summary;
@@ -35,19 +36,20 @@ pub const LOG_TARGET: &str = module_path!();
 pub use arguments::{ArgumentPlan, first_file_argument};
 pub use calls::{Program, ProgramTask};
 pub use client::{ClientJob, ClientJobSpec, ClientListener, LoadedProgram, ObjectValue};
-pub use engine::WORKERS_MAX;
 #[doc(hidden)]
 pub use engine::{FuzzInput, generate_peer_message, run_fuzz_inputs};
+pub use engine::{JobUsage, WORKERS_MAX};
 pub use error::ProgramError;
 pub use peer::{
     Amounts, CachedResult, CachedValue, Callback, ClusterServices, InProcessPeers, LoadResult, NewPeer, PeerEnd,
     PeerLine, RemoteObject, TenantComponent,
 };
 pub use plan::ProgramPlan;
+pub use policy::TenantPolicy;
 pub use runner::{
     ClusterProgram, NodeResources, PROGRAM_ADDRESS_BYTES, ProgramRunner, ProgramRunnerOptions, ProgramSpec, RunProgram,
     RunningProgram, RuntimePeers, RuntimeStarted, find_program, load_program,
 };
-pub use sandbar_sched::TenantLimits;
+pub use sandbar_sched::{DailyAmounts, TenantLimits};
 pub use summary::ProgramSummary;
-pub use thread::{RuntimeHandle, TenantPolicy};
+pub use thread::RuntimeHandle;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use sandbar_core::{JobId, TenantId};
+use sandbar_core::{JobId, JobRun, TenantId};
 use sandbar_jobs::{
     JobCounts, JobFailure, JobFolderLimits, JobLog, JobName, JobProgress, JobQuery, JobRecorder, JobResponse,
     JobSummary, Listing, LogOutput, LogSender, ProgressBars, RunState,
@@ -47,6 +47,12 @@ impl JobRecording {
     /// Returns the job's name, or `None` if the job is not recorded.
     pub(super) fn name(&self) -> Option<&JobName> {
         self.recorder.name()
+    }
+
+    /// Returns the identity of a run of the job in accounts.
+    pub(super) fn run(&self, run: u32) -> JobRun {
+        let id = self.name().map(|name| name.as_str().to_owned()).unwrap_or_default();
+        JobRun { id, run }
     }
 
     /// Returns the tenant that submitted the job.

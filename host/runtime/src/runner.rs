@@ -144,6 +144,8 @@ pub struct ClusterProgram {
     pub arguments: Vec<(String, String)>,
     /// Results of its tasks that a lost node had computed.
     pub resumed: Vec<CachedResult>,
+    /// Number of the job's run.
+    pub run: u32,
     /// Recorder of the job.
     pub recorder: JobRecorder,
 }
@@ -203,7 +205,7 @@ impl ProgramRunner {
         let build_seconds = (self.progress.build_time() - built_before).as_secs_f64();
         let on_started = || self.progress.enter(Phase::Running, 0);
         let files = JobFiles::default();
-        let first = FirstTask { path, name, arguments: &spec.arguments, files, seed: spec.seed, lasting: None };
+        let first = FirstTask { path, name, arguments: &spec.arguments, files, seed: spec.seed, run: 1, lasting: None };
         let summary = run(&*self.runtime()?, program, first, recording, on_started).await?;
         Ok(ProgramSummary { build_seconds, ..summary })
     }
@@ -337,6 +339,8 @@ struct FirstTask<'a> {
     /// Files of the job, as yet none.
     files: JobFiles,
     seed: u64,
+    /// Number of the job's run.
+    run: u32,
     /// Set if another node may take the job over: see [`NewJob::lasting`].
     lasting: Option<(Arc<str>, Vec<CachedResult>)>,
 }
@@ -349,7 +353,7 @@ async fn run(
     recording: &JobRecording,
     on_started: impl FnOnce(),
 ) -> Result<ProgramSummary, ProgramError> {
-    let FirstTask { path, name, arguments, files, seed, lasting } = first;
+    let FirstTask { path, name, arguments, files, seed, run, lasting } = first;
     let function = find_task(&program, name, path)?;
     // This may look up many files on a slow disk.
     let (tasks, values) = (program.clone(), arguments.to_vec());
@@ -360,6 +364,7 @@ async fn run(
     let started = Instant::now();
     let mut job = runtime.submit(NewJob {
         tenant: recording.tenant(),
+        run: recording.run(run),
         program,
         root_task: RootTask::Function { function: function as u32, arguments },
         seed,
@@ -381,7 +386,7 @@ async fn run(
 /// Returns the function that runs programs of the cluster while the runtime exists.
 fn cluster_runner(runtime: &Arc<Runtime>) -> RunProgram {
     let runtime = Arc::downgrade(runtime);
-    Box::new(move |ClusterProgram { program, task, arguments, resumed, recorder }| {
+    Box::new(move |ClusterProgram { program, task, arguments, resumed, run: number, recorder }| {
         let runtime = runtime.clone();
         Box::pin(async move {
             let runtime = runtime.upgrade().ok_or(ProgramError::Dropped)?;
@@ -391,7 +396,7 @@ fn cluster_runner(runtime: &Arc<Runtime>) -> RunProgram {
             let path = Path::new("the program");
             // Other nodes and tenants must not open files of this machine.
             let files = JobFiles::refusing();
-            let first = FirstTask { path, name: &task, arguments: &arguments, files, seed: 0, lasting };
+            let first = FirstTask { path, name: &task, arguments: &arguments, files, seed: 0, run: number, lasting };
             let result = tokio::select! {
                 result = run(&runtime, program, first, &recording, || {}) => result,
                 () = recording.serve() => Err(ProgramError::Stopped),

@@ -14,18 +14,18 @@ use rustix::process::{Resource, getrlimit};
 use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TenantId, WorkerId};
 use sandbar_jobs::{ActorRow, JobQuery, JobResponse};
 use sandbar_machine::raise_file_limit;
-use sandbar_sched::{TenantLimits, TenantShare, WorkerKind};
+use sandbar_sched::{DailyAmounts, WorkerKind};
 use sandbar_store::{Disk, DiskCompletion, DiskTask, SealedFile, SpillFolder, StoreLimits, ValueStore};
 use sandbar_worker::CallJob;
 use sandbar_worker::program::{NodeDoorbell, ProgramWorker, ProgramWorkerOptions, monotonic_nanos};
 use tokio::sync::oneshot;
 
-use crate::calls::units;
-use crate::engine::{Driver, Engine, EngineOptions, JobResult, NewJob};
+use crate::engine::{Driver, Engine, EngineOptions, JobResult, JobUsage, NewJob};
 use crate::file_reader::{FileReader, ReadRequest, ReadResult};
 use crate::lease_request::{LeaseId, LeaseRequest, LeaseState};
 use crate::link::BoxedWorkerLink;
 use crate::peer::{CachedResult, Callback, ClusterServices, LoadResult, NewPeer, RemoteObject, TenantComponent};
+use crate::policy::TenantPolicy;
 
 /// Time that the thread polls before it sleeps.
 const SPIN_TIME: Duration = Duration::from_micros(100);
@@ -56,20 +56,10 @@ pub(crate) struct StoreOptions {
     pub(crate) reserve_bytes: Option<u64>,
 }
 
-/// What a tenant gets of a node.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TenantPolicy {
-    /// Weight relative to other tenants, at least 1.
-    pub weight: u32,
-    /// Processors that the tenant can always use.
-    pub reserved_cpus: f64,
-    /// What it may use at once.
-    pub limits: TenantLimits,
-}
-
 pub(crate) enum Request {
     StartJob(JobId, NewJob, oneshot::Sender<JobResult>),
-    StartCallJob(JobId, CallJob),
+    /// The runtime replies whether it accepts the job.
+    StartCallJob(JobId, CallJob, SyncSender<Result<(), Fault>>),
     EndCallJob(JobId),
     Lease(LeaseRequest),
     ReturnLease(LeaseId),
@@ -79,7 +69,10 @@ pub(crate) enum Request {
     Connect(NewPeer),
     Share(ObjectId, Callback<Result<SealedFile, Fault>>),
     AddWorkerIds(Range<u32>),
-    SetTenant(TenantId, TenantShare, TenantLimits),
+    SetTenant(TenantId, TenantPolicy),
+    ChargeTenant(TenantId, DailyAmounts),
+    StartDay,
+    TakeUsage(oneshot::Sender<Vec<JobUsage>>),
     /// A value was fetched, by its number.
     Fetched(u64, Result<SealedFile, Fault>),
     /// A program of a node was loaded, by its number.
@@ -126,8 +119,24 @@ impl RuntimeHandle {
 
     /// Changes a tenant's share of the node, and its limits.
     pub fn set_tenant(&self, tenant: TenantId, policy: TenantPolicy) {
-        let share = TenantShare { weight: policy.weight, reserved_cpus: units(policy.reserved_cpus) };
-        self.send(Request::SetTenant(tenant, share, policy.limits));
+        self.send(Request::SetTenant(tenant, policy));
+    }
+
+    /// Adds to what a tenant has used of its budgets today, before the runtime started.
+    pub fn charge_tenant(&self, tenant: TenantId, used: DailyAmounts) {
+        self.send(Request::ChargeTenant(tenant, used));
+    }
+
+    /// Tells that a day begins: the budgets of tenants are renewed.
+    pub fn start_day(&self) {
+        self.send(Request::StartDay);
+    }
+
+    /// Returns what jobs have used on this node since the last call.
+    pub async fn take_usage(&self) -> Vec<JobUsage> {
+        let (sender, usage) = oneshot::channel();
+        self.send(Request::TakeUsage(sender));
+        usage.await.unwrap_or_default()
     }
 
     /// Connects another node.
@@ -337,7 +346,8 @@ impl EventLoop {
         let engine = &mut self.engine;
         match request {
             Request::StartJob(id, job, result) => engine.start_job(id, job, result),
-            Request::StartCallJob(id, job) => engine.start_call_job(id, job),
+            // The thread that starts it waits.
+            Request::StartCallJob(id, job, reply) => drop(reply.send(engine.start_call_job(id, job))),
             Request::EndCallJob(id) => engine.end_call_job(id),
             Request::Lease(request) => engine.request_lease(request),
             Request::ReturnLease(id) => engine.return_lease(id),
@@ -350,7 +360,10 @@ impl EventLoop {
             Request::Connect(peer) => engine.join(peer),
             Request::Share(object, reply) => engine.share(object, reply),
             Request::AddWorkerIds(ids) => engine.add_worker_ids(ids),
-            Request::SetTenant(tenant, share, limits) => engine.set_tenant(tenant, share, limits),
+            Request::SetTenant(tenant, policy) => engine.set_tenant(tenant, &policy),
+            Request::ChargeTenant(tenant, used) => engine.charge_tenant(tenant, used),
+            Request::StartDay => engine.start_day(),
+            Request::TakeUsage(sender) => drop(sender.send(engine.take_usage())),
             Request::Fetched(number, fetched) => engine.fetched(number, fetched),
             Request::Loaded(node, program, loaded) => engine.loaded(node, program, loaded),
             Request::CachedResults(name, from, reply) => reply(engine.cached_results(&name, from)),

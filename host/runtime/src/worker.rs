@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use rustc_hash::FxHashSet;
-use sandbar_core::{Fault, TaskId, WorkerId};
+use rustc_hash::{FxHashMap, FxHashSet};
+use sandbar_core::{Fault, JobId, TaskId, WorkerId};
 use sandbar_sched::WorkerKind;
 use sandbar_store::ValueKey;
 use sandbar_worker::program::TaskPosition;
@@ -18,9 +18,11 @@ pub(super) struct Worker {
     pub(super) kind: WorkerKind,
     pub(super) link: BoxedWorkerLink,
     /// Assigned tasks and their positions in the worker's queue, in order.
-    assigned: VecDeque<(TaskPosition, TaskId)>,
-    /// Started tasks that are no longer in `assigned`.
-    started: FxHashSet<TaskId>,
+    assigned: VecDeque<AssignedTask>,
+    /// Started tasks that are no longer in `assigned`, with their jobs.
+    started: FxHashMap<TaskId, JobId>,
+    /// When it last finished a task, or was assigned one while it had none, in nanoseconds.
+    busy_since: u64,
     /// Tasks that the full queue did not take.
     pub(super) overflow: VecDeque<TaskId>,
     /// Numbers of the programs that the worker has.
@@ -38,6 +40,14 @@ pub(super) struct Worker {
     pub(super) failure: Option<String>,
 }
 
+/// A task in the queue of a worker.
+#[derive(Debug, Clone, Copy)]
+struct AssignedTask {
+    position: TaskPosition,
+    task: TaskId,
+    job: JobId,
+}
+
 impl Worker {
     pub(super) fn new(id: WorkerId, kind: WorkerKind, link: BoxedWorkerLink, created: Instant) -> Worker {
         Worker {
@@ -45,7 +55,8 @@ impl Worker {
             kind,
             link,
             assigned: VecDeque::new(),
-            started: FxHashSet::default(),
+            started: FxHashMap::default(),
+            busy_since: 0,
             overflow: VecDeque::new(),
             programs: FxHashSet::default(),
             admitted: VecDeque::new(),
@@ -62,56 +73,75 @@ impl Worker {
         self.failure.get_or_insert_with(|| why.to_string());
     }
 
-    pub(super) fn task_assigned(&mut self, task: TaskId, position: TaskPosition) {
-        self.assigned.push_back((position, task));
+    /// Adds a task, at this time in nanoseconds.
+    pub(super) fn task_assigned(&mut self, task: TaskId, job: JobId, position: TaskPosition, now: u64) {
+        if self.assigned.is_empty() && self.started.is_empty() {
+            self.busy_since = now;
+        }
+        self.assigned.push_back(AssignedTask { position, task, job });
     }
 
     /// Adds a task that has started without an assignment.
-    pub(super) fn task_started_inline(&mut self, task: TaskId) {
-        self.started.insert(task);
+    pub(super) fn task_started_inline(&mut self, task: TaskId, job: JobId) {
+        self.started.insert(task, job);
     }
 
-    pub(super) fn task_finished(&mut self, task: TaskId) {
+    /// Removes a task that has finished, at this time in nanoseconds. Returns its job, if the worker had the task.
+    pub(super) fn task_finished(&mut self, task: TaskId, now: u64) -> Option<JobId> {
+        self.busy_since = now;
         // Usually the first assigned one.
-        match self.assigned.front() {
-            Some((_, first)) if *first == task => drop(self.assigned.pop_front()),
-            _ => {
-                if !self.started.remove(&task) {
-                    self.assigned.retain(|(_, assigned)| *assigned != task);
-                }
-            }
+        if let Some(first) = self.assigned.pop_front_if(|first| first.task == task) {
+            return Some(first.job);
         }
+        self.started.remove(&task).or_else(|| self.call_dropped(task))
     }
 
     /// Returns whether a task is the first of those that were assigned and have not finished.
     pub(super) fn has_next(&self, task: TaskId) -> bool {
-        self.assigned.front().is_some_and(|(_, first)| *first == task)
+        self.assigned.front().is_some_and(|first| first.task == task)
     }
 
     /// Returns whether a task has started before earlier assigned ones ended, or without an assignment.
     pub(super) fn has_started_early(&self, task: TaskId) -> bool {
-        self.started.contains(&task)
+        self.started.contains_key(&task)
     }
 
-    /// Returns whether a task was assigned and has not finished.
-    pub(super) fn is_assigned(&self, task: TaskId) -> bool {
-        self.assigned.iter().any(|(_, assigned)| *assigned == task)
+    /// A task that was never assigned has finished in the worker, for this one, at this time in nanoseconds. Returns its job.
+    pub(super) fn inline_task_finished(&mut self, parent: TaskId, now: u64) -> Option<JobId> {
+        self.busy_since = now;
+        self.job_of(parent)
     }
 
-    /// Removes an assigned call that will not start.
-    pub(super) fn call_dropped(&mut self, task: TaskId) {
-        if let Some(at) = self.assigned.iter().position(|(_, assigned)| *assigned == task) {
-            self.assigned.remove(at);
-        }
+    /// Removes an assigned call that will not start. Returns its job.
+    pub(super) fn call_dropped(&mut self, task: TaskId) -> Option<JobId> {
+        let at = self.assigned.iter().position(|assigned| assigned.task == task)?;
+        self.assigned.remove(at).map(|assigned| assigned.job)
+    }
+
+    /// Returns the job of a task that the worker has.
+    pub(super) fn job_of(&self, task: TaskId) -> Option<JobId> {
+        let assigned = || self.assigned.iter().find(|assigned| assigned.task == task).map(|assigned| assigned.job);
+        self.started.get(&task).copied().or_else(assigned)
+    }
+
+    /// Returns whether the worker has tasks of a job.
+    pub(super) fn has_tasks_of(&self, job: JobId) -> bool {
+        self.started.values().any(|other| *other == job) || self.assigned.iter().any(|assigned| assigned.job == job)
+    }
+
+    /// Returns the job of the task whose code runs, and since when it may run, in nanoseconds.
+    pub(super) fn running_job(&self) -> Option<(JobId, u64)> {
+        let current = self.link.current_task()?;
+        // A worker could claim to run a task that it does not have.
+        let job = |task: u64| self.job_of(TaskId(task)).filter(|_| self.has_started(TaskId(task)));
+        let job = self.link.current_call().and_then(job).or_else(|| job(current))?;
+        Some((job, self.busy_since))
     }
 
     /// Handles a waiting task: others may start before it finishes.
     pub(super) fn task_blocked(&mut self, task: TaskId) {
-        if let Some((_, first)) = self.assigned.front()
-            && *first == task
-        {
-            self.assigned.pop_front();
-            self.started.insert(task);
+        if let Some(first) = self.assigned.pop_front_if(|first| first.task == task) {
+            self.started.insert(task, first.job);
         }
     }
 
@@ -119,22 +149,24 @@ impl Worker {
     pub(super) fn has_started(&self, task: TaskId) -> bool {
         let up_to = self.link.started_up_to();
         let mut assigned = self.assigned.iter();
-        self.started.contains(&task) || assigned.any(|(at, other)| *other == task && at.is_started(up_to))
+        self.started.contains_key(&task)
+            || assigned.any(|assigned| assigned.task == task && assigned.position.is_started(up_to))
     }
 
     /// Takes back the tasks that have not started.
     pub(super) fn reclaim_tasks(&mut self) -> Vec<TaskId> {
         let up_to = self.link.reclaim_tasks();
-        let kept = self.assigned.partition_point(|(position, _)| position.is_started(up_to));
+        let kept = self.assigned.partition_point(|assigned| assigned.position.is_started(up_to));
         let reclaimed = self.assigned.split_off(kept);
-        reclaimed.into_iter().map(|(_, task)| task).collect()
+        reclaimed.into_iter().map(|assigned| assigned.task).collect()
     }
 
     /// Returns the started tasks that have not finished, sorted.
     pub(super) fn started_tasks(&self) -> Vec<TaskId> {
         let up_to = self.link.started_up_to();
-        let assigned = self.assigned.iter().filter(|(at, _)| at.is_started(up_to)).map(|(_, task)| *task);
-        let mut started: Vec<_> = assigned.chain(self.started.iter().copied()).collect();
+        let assigned = self.assigned.iter().filter(|assigned| assigned.position.is_started(up_to));
+        let assigned = assigned.map(|assigned| assigned.task);
+        let mut started: Vec<_> = assigned.chain(self.started.keys().copied()).collect();
         started.sort_unstable();
         started
     }

@@ -31,6 +31,10 @@ pub enum Event<C, V> {
     WorkerLost { worker: WorkerId, started: Vec<TaskId>, culprit: Option<TaskId> },
     /// The share and the limits of a tenant are these from now on. What exceeds a new limit stays.
     TenantChanged { tenant: TenantId, share: TenantShare, limits: TenantLimits },
+    /// A tenant has used this much more of its budgets of a day.
+    TenantCharged { tenant: TenantId, used: DailyAmounts },
+    /// A day begins: nobody has used anything of its budgets.
+    DayStarted,
     /// Time passed, as told by [`Scheduler::set_time`](crate::Scheduler::set_time): tenants may have waited too long.
     Tick,
     /// A job started.
@@ -304,6 +308,8 @@ pub struct TenantLimits {
     pub memory_bytes_max: u64,
     /// Maximum bytes of values in the object store.
     pub object_bytes_max: u64,
+    /// Budgets of a day: beyond one of them, further tasks fail, and running ones go on.
+    pub daily_max: DailyAmounts,
 }
 
 impl Default for TenantLimits {
@@ -314,7 +320,35 @@ impl Default for TenantLimits {
             actors_max: u64::MAX,
             memory_bytes_max: u64::MAX,
             object_bytes_max: u64::MAX,
+            daily_max: DailyAmounts::MAX,
         }
+    }
+}
+
+/// What a tenant uses in a day, as far as budgets limit it. The embedder says what was used, and when a day ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DailyAmounts {
+    /// Computing time in nanoseconds.
+    pub cpu_nanos: u64,
+    /// GPU time in nanoseconds.
+    pub gpu_nanos: u64,
+    /// Bytes from other nodes.
+    pub network_bytes: u64,
+    /// Bytes of log lines.
+    pub log_bytes: u64,
+}
+
+impl DailyAmounts {
+    /// More than anybody can use.
+    pub const MAX: DailyAmounts =
+        DailyAmounts { cpu_nanos: u64::MAX, gpu_nanos: u64::MAX, network_bytes: u64::MAX, log_bytes: u64::MAX };
+
+    /// Adds what was used.
+    pub fn add(&mut self, used: &DailyAmounts) {
+        self.cpu_nanos = self.cpu_nanos.saturating_add(used.cpu_nanos);
+        self.gpu_nanos = self.gpu_nanos.saturating_add(used.gpu_nanos);
+        self.network_bytes = self.network_bytes.saturating_add(used.network_bytes);
+        self.log_bytes = self.log_bytes.saturating_add(used.log_bytes);
     }
 }
 

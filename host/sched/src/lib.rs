@@ -23,8 +23,8 @@ mod steps;
 mod views;
 
 pub use event::{
-    Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Outcome, ParentRef, Submission, SubmissionKind,
-    TenantLimits, TenantShare, WorkerKind,
+    Action, ActorSpec, DailyAmounts, Event, Failure, GroupSpec, JobLimits, Outcome, ParentRef, Submission,
+    SubmissionKind, TenantLimits, TenantShare, WorkerKind,
 };
 pub use queries::deadlock::{Deadlock, DeadlockSearch, WaitSet};
 pub use queries::unmet_demand::{DemandSource, UnmetDemand};

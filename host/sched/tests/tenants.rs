@@ -4,6 +4,7 @@ mod dsl;
 
 use dsl::*;
 use sandbar_core::{ActorId, JobId, TenantId};
+use sandbar_sched::DailyAmounts;
 
 /// The drivers of the jobs 1 (tenant 1) and 2 (tenant 2).
 const DRIVERS: [u32; 2] = [DRIVER, 200];
@@ -180,6 +181,47 @@ fn a_tenant_has_limited_tasks_and_actors() {
     let too_many = "main > t13: its tenant would have 2 actors, the limit is 1 (actors-max): end some, also those that \
                     outlive their jobs (`host list actors`), or ask the operator [tenant-limit]";
     world.error_is(13, too_many).submit(t(14)).has_no_error(14);
+}
+
+/// Beyond a budget, tasks fail until the next day. Those that were submitted before run, and other tenants' tasks, and leases.
+#[test]
+fn budgets_of_a_day_are_limited() {
+    let seconds = |seconds: u64| seconds * 1_000_000_000;
+    for (max, used, expected) in [
+        (
+            DailyAmounts { cpu_nanos: seconds(60), ..DailyAmounts::MAX },
+            DailyAmounts { cpu_nanos: seconds(61), ..DailyAmounts::default() },
+            "used 61 seconds of CPU time on this node today, the limit is 60 (cpu-seconds-per-day-max): wait until 00:00 UTC",
+        ),
+        (
+            DailyAmounts { gpu_nanos: seconds(5), ..DailyAmounts::MAX },
+            DailyAmounts { gpu_nanos: seconds(5), ..DailyAmounts::default() },
+            "used 5 seconds of GPU time on this node today, the limit is 5 (gpu-seconds-per-day-max)",
+        ),
+        (
+            DailyAmounts { network_bytes: 10, ..DailyAmounts::MAX },
+            DailyAmounts { network_bytes: 11, ..DailyAmounts::default() },
+            "used 11 bytes from other nodes on this node today, the limit is 10 (network-bytes-per-day-max)",
+        ),
+        (
+            DailyAmounts { log_bytes: 0, ..DailyAmounts::MAX },
+            DailyAmounts::default(),
+            "used 0 bytes of log lines on this node today, the limit is 0 (log-bytes-per-day-max)",
+        ),
+    ] {
+        let mut world = start_two_tenants(World::with_value_bytes(u64::MAX), 2);
+        world.submit(t(10)).discard_actions();
+        world.limit(1, TenantLimits { daily_max: max, ..TenantLimits::default() });
+        world.step(Event::TenantCharged { tenant: TenantId(1), used }).submit_all([t(11), second(20)]);
+        let error = world.error(11).to_string();
+        assert!(error.contains(expected) && error.ends_with("[tenant-limit]"), "{error}");
+        assert!(world.steps.check_budget(TenantId(1)).is_err() && world.steps.check_budget(TenantId(2)).is_ok());
+        world.has_no_error(10).has_no_error(20).discard_actions().done(10, 1).has_no_error(10);
+        world.step(Event::DayStarted).submit(t(12));
+        if max.log_bytes > 0 {
+            world.has_no_error(12);
+        }
+    }
 }
 
 #[test]

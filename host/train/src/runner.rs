@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use sandbar_core::TenantId;
+use sandbar_core::{JobRun, TenantId};
 use sandbar_functions::FunctionLoader;
 use sandbar_jobs::JobProgress;
-use sandbar_worker::{CallJob, CallScheduler, JobCalls, Pool};
+use sandbar_worker::{CallJob, CallScheduler, CallUsage, JobCalls, Pool};
 
 use crate::error::TrainError;
 use crate::execution::JobExecution;
@@ -42,7 +42,7 @@ impl JobRunner {
     /// # Errors
     /// Fails if the whole job fails; failures of single groups are in its summary.
     pub async fn run(&self, job: &Job, tenant: TenantId) -> Result<JobOutcome, TrainError> {
-        self.start("train", tenant)?.run(job).await
+        self.start("train", tenant, &job.name)?.run(job).await
     }
 
     /// Plans a job by the checks of [`JobRunner::run`], without reading rows or building crates.
@@ -50,7 +50,7 @@ impl JobRunner {
     /// # Errors
     /// Fails where [`JobRunner::run`] would before it reads rows.
     pub async fn plan(&self, job: &Job, tenant: TenantId) -> Result<JobPlan, TrainError> {
-        self.start("plan", tenant)?.plan(job).await
+        self.start("plan", tenant, &job.name)?.plan(job).await
     }
 
     /// Predicts with stored models. Applies the job's transforms to the rows first, and writes their output with a
@@ -60,11 +60,12 @@ impl JobRunner {
     /// Fails if the models or the input are unusable. Rows without a model, or whose prediction fails, have null
     /// predictions.
     pub async fn predict(&self, spec: &PredictSpec, tenant: TenantId) -> Result<PredictSummary, TrainError> {
-        self.start("predict", tenant)?.predict(spec).await
+        self.start("predict", tenant, "predict")?.predict(spec).await
     }
 
-    fn start(&self, name: &'static str, tenant: TenantId) -> Result<JobExecution, TrainError> {
-        let calls = JobCalls::start(&self.pool, &*self.scheduler, CallJob { name, tenant, origin: None })?;
+    fn start(&self, name: &'static str, tenant: TenantId, id: &str) -> Result<JobExecution, TrainError> {
+        let job = CallJob { name, tenant, origin: None, run: JobRun::first(id), usage: CallUsage::default() };
+        let calls = JobCalls::start(&self.pool, &*self.scheduler, job)?;
         let (functions, progress, options) = (self.functions.clone(), self.progress.clone(), self.options.clone());
         Ok(JobExecution { calls, functions, progress, options })
     }

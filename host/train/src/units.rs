@@ -10,13 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::{BoxFuture, FutureExt as _, select_all};
-use sandbar_core::{Blame, Code, ComponentId, Fault, FunctionKind, Limits, NodeId, TenantId};
+use sandbar_core::{Blame, Code, ComponentId, Fault, FunctionKind, JobRun, Limits, NodeId, TenantId};
 use sandbar_dataset::UnitShape;
 use sandbar_dense::DeviceChoice;
 use sandbar_functions::{FunctionLoader, LoadedComponent, log_lines};
 use sandbar_jobs::JobProgress;
 use sandbar_store::{SegmentDraft, SegmentPool};
-use sandbar_worker::{Binding, CallJob, CallRequest, CallScheduler, CallWork, Groups, JobCalls, Payload, Pool};
+use sandbar_worker::{
+    Binding, CallJob, CallRequest, CallScheduler, CallUsage, CallWork, Groups, JobCalls, Payload, Pool,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -49,6 +51,8 @@ pub type UnitLog = (Vec<FittedModels>, Vec<String>);
 pub struct UnitRequest<'a> {
     /// The tenant that it is of.
     pub tenant: TenantId,
+    /// The job that it is of, in accounts.
+    pub run: &'a JobRun,
     /// Trainers.
     pub models: &'a [Arc<Binding>],
     /// Seed of the job.
@@ -121,8 +125,8 @@ impl UnitScheduler {
         groups: &Groups,
         shape: UnitShape,
     ) -> Result<Vec<FittedModels>, TrainError> {
-        let (tenant, shares) = (self.calls.tenant(), shares(shape));
-        let unit = UnitRequest { tenant, models: &self.models, seed: self.seed, payload, groups, shares };
+        let (tenant, run, shares) = (self.calls.tenant(), self.calls.run(), shares(shape));
+        let unit = UnitRequest { tenant, run, models: &self.models, seed: self.seed, payload, groups, shares };
         if self.remote.is_empty() {
             return fit_locally(&self.calls, &self.progress, &unit).await;
         }
@@ -310,7 +314,12 @@ impl UnitServer {
         origin: Option<NodeId>,
     ) -> Result<UnitLog, Fault> {
         let progress = JobProgress::default();
-        let calls = JobCalls::start(&self.pool, scheduler, CallJob { name: "train", tenant: unit.tenant, origin })?;
+        let (run, usage) = (unit.run.clone(), CallUsage::default());
+        if let Payload::File { file, .. } = unit.payload {
+            usage.add(|usage| usage.network_bytes += file.bytes() as u64);
+        }
+        let job = CallJob { name: "train", tenant: unit.tenant, origin, run, usage };
+        let calls = JobCalls::start(&self.pool, scheduler, job)?;
         let fitted = fit_locally(&calls, &progress, unit).await;
         let fault = |error| match error {
             TrainError::Fault(fault) => fault,

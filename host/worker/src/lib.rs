@@ -33,8 +33,9 @@ pub use gpus::{GpuLimits, GpuMachine, GpuProcesses};
 #[doc(hidden)]
 pub use pool::fuzz_unpack;
 pub use pool::{
-    Binding, CallJob, CallProduct, CallRequest, CallResult, CallScheduler, CallSubmission, Caller, CompletedCall,
-    JobCalls, Lease, Leases, LogLine, PLAN_BYTES_MAX, Pool, PoolOptions, SubmissionResult, peak_memory_bytes,
+    Binding, CallJob, CallProduct, CallRequest, CallResult, CallScheduler, CallSubmission, CallUsage, Caller,
+    CompletedCall, JobCalls, Lease, Leases, LogLine, PLAN_BYTES_MAX, Pool, PoolOptions, SubmissionResult,
+    peak_memory_bytes,
 };
 pub use process::{
     BatchCollector, Collect, CollectBuffer, Collectors, NativeHandlers, StoredReader, StoredReaders, StoredRows,

@@ -9,9 +9,9 @@ use sandbar_core::{
     TaskId, TenantId, WorkerId,
 };
 use sandbar_sched::{
-    Action, ActorSpec, Event, Failure, GroupSpec, JobLimits, Options, Outcome, ParentRef, PayloadCallbacks,
-    RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, TenantLimits, TenantShare, ValueBytes,
-    WorkerKind,
+    Action, ActorSpec, DailyAmounts, Event, Failure, GroupSpec, JobLimits, Options, Outcome, ParentRef,
+    PayloadCallbacks, RESOURCE_UNIT, ResourceSet, Scheduler, Submission, SubmissionKind, TenantLimits, TenantShare,
+    ValueBytes, WorkerKind,
 };
 
 /// Small ranges of ids, so that most events name something that exists, existed or will exist.
@@ -234,9 +234,12 @@ impl History {
                     actors_max: bytes.arbitrary::<u8>()?.into(),
                     memory_bytes_max: bytes.arbitrary::<u16>()?.into(),
                     object_bytes_max: bytes.arbitrary::<u16>()?.into(),
+                    daily_max: daily(bytes)?,
                 };
                 Event::TenantChanged { tenant: tenant_of(job(bytes)?), share, limits }
             }
+            5 if bytes.ratio(1, 4)? => Event::TenantCharged { tenant: tenant_of(job(bytes)?), used: daily(bytes)? },
+            5 if bytes.ratio(1, 8)? => Event::DayStarted,
             5 => {
                 let job = job(bytes)?;
                 Event::JobStarted { job, tenant: tenant_of(job), limits: LIMITS }
@@ -381,6 +384,11 @@ impl History {
 
 fn node(bytes: &mut Unstructured<'_>) -> Result<NodeId> {
     Ok(NodeId(bytes.int_in_range(0..=NODES - 1)?))
+}
+
+fn daily(bytes: &mut Unstructured<'_>) -> Result<DailyAmounts> {
+    let amount: u8 = bytes.arbitrary()?;
+    Ok(DailyAmounts { cpu_nanos: amount.into(), log_bytes: amount.into(), ..DailyAmounts::MAX })
 }
 
 fn job(bytes: &mut Unstructured<'_>) -> Result<JobId> {

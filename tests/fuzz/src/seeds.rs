@@ -64,6 +64,7 @@ fn tenant_requests() -> Vec<Vec<u8>> {
         r#"{"revoke-token":{"token":"07070707070707070707070707070707"}}"#.to_owned(),
         r#""find-issuer""#.to_owned(),
         r#"{"stop-actor":{"actor":"a"}}"#.to_owned(),
+        r#"{"usage":{"since_ms":5,"job":null,"by":"tenant"}}"#.to_owned(),
     ];
     requests.into_iter().map(String::into_bytes).collect()
 }

@@ -33,7 +33,7 @@ impl Nodes {
         nodes
     }
 
-    fn add(&mut self) {
+    pub fn add(&mut self) {
         self.add_with(&[]);
     }
 
@@ -61,7 +61,7 @@ impl Nodes {
     }
 
     /// Stops a node as a service manager does.
-    fn stop(&mut self, at: usize) -> CommandOutput {
+    pub fn stop(&mut self, at: usize) -> CommandOutput {
         let node = self.running.remove(at);
         kill_process(Pid::from_raw(node.process().cast_signed()).expect("an id"), Signal::TERM).expect("it is sent");
         node.wait()

@@ -1,5 +1,6 @@
 //! The host as a process: its input, messages, output and leftovers.
 
+mod accounts;
 mod actors;
 mod cluster;
 mod compiler;

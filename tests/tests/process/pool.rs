@@ -124,7 +124,8 @@ fn a_worker_that_can_not_be_started_leaves_its_calls_to_the_others() {
         let program = polite.lab.path("program");
         let (workers, limits, gpus, on_demand) = (2, Limits::default(), None, true);
         let pool = Arc::new(Pool::start(PoolOptions { workers, limits, program, gpus, on_demand }));
-        let job = CallJob { name: "job", tenant: TenantId(7), origin: None };
+        let (run, usage) = Default::default();
+        let job = CallJob { name: "job", tenant: TenantId(7), origin: None, run, usage };
         let calls = JobCalls::start(&pool, &SingleLease::default(), job).unwrap();
         for call in 0..30 {
             let called = timeout(Duration::from_secs(60), calls.call(request(&binding, work()))).await;
@@ -228,7 +229,8 @@ fn calls_of_jobs_run_in_turns_by_leases() {
         let scheduler = SingleLease::default();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let job = |tenant: u64| {
-            let job = CallJob { name: "job", tenant: TenantId(tenant), origin: None };
+            let (run, usage) = Default::default();
+            let job = CallJob { name: "job", tenant: TenantId(tenant), origin: None, run, usage };
             let calls = JobCalls::start(&pool, &scheduler, job).unwrap();
             let (binding, seen) = (polite.bind("batch_dawdles"), seen.clone());
             async move {

@@ -18,6 +18,7 @@ use crate::attempts::{announce_if_slow, connect_first, retry};
 use crate::error::ClusterError;
 use crate::identity::{IDENTITY, check_same_cluster};
 use crate::tenants::{Tenant, TenantToken};
+use crate::usage::{UsageBy, UsageReport};
 use crate::{chunks, encoding};
 
 /// Maximum time for which another command locks the data folder.
@@ -281,6 +282,25 @@ impl ClusterClient {
             Some(JobResponse::Refused(reason)) => Err(ClusterError::Refused(reason)),
             response => Ok(Some(response)),
         }
+    }
+
+    /// Returns what the tenant has used since this time, in milliseconds since 1970: of one job or all, by job or in all.
+    ///
+    /// # Errors
+    /// Fails if no node responds, or the report is too long.
+    pub async fn usage(&mut self, since_ms: u64, job: Option<&str>, by: UsageBy) -> Result<UsageReport, ClusterError> {
+        let request = TenantRequest::Usage { since_ms, job: job.map(str::to_owned), by };
+        let once = async |client: &mut ClusterClient| {
+            let mut frames = client.send(&request).await?;
+            match receive(&mut frames).await? {
+                TenantResponse::Usage => {}
+                other => return Err(unexpected(&other)),
+            }
+            let bytes_max = JobFolderLimits::DEFAULT.response_bytes_max;
+            let bytes = chunks::receive(&mut frames, bytes_max, SILENCE_MAX).await?;
+            serde_json::from_slice(&bytes).map(Some).map_err(|e| ClusterError::Malformed(e.to_string()))
+        };
+        self.retry_until_answered(once).await
     }
 
     /// Returns the tenant's actors that outlive the jobs that created them, in the order of their names.

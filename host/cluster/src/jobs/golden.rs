@@ -15,6 +15,7 @@ use super::tenant_messages::{NewClusterJob, Refusal, TENANT_API, TenantRequest, 
 use crate::golden::check_json;
 use crate::member::{Member, MemberState};
 use crate::tenants::{Tenant, TenantSettings, TenantToken};
+use crate::usage::UsageBy;
 
 fn name() -> JobName {
     "20260131-235959-123-4f3a9c".parse().unwrap()
@@ -93,6 +94,7 @@ fn requests() -> Vec<TenantRequest> {
         TenantRequest::FindIssuer,
         TenantRequest::Actors,
         TenantRequest::StopActor { actor: "a".to_owned() },
+        TenantRequest::Usage { since_ms: 5, job: Some(job()), by: UsageBy::Tenant },
     ]
 }
 
@@ -124,6 +126,7 @@ fn responses() -> Vec<TenantResponse> {
             tokens: Vec::new(),
         })),
         TenantResponse::Token(Box::new(token()), "sbt2-a".to_owned()),
+        TenantResponse::Usage,
         TenantResponse::Done,
         TenantResponse::RetryLater("why".to_owned()),
         TenantResponse::Refused(Refusal { code: "no-job".to_owned(), message: "why".to_owned() }),
@@ -186,7 +189,7 @@ fn keys_of_jobs_are_fixed() {
 
 const JOB: &str = r#"{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}"#;
 
-const REQUESTS: [&str; 12] = [
+const REQUESTS: [&str; 13] = [
     r#"{"submit":{"key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","component_bytes":8,"task":"main","arguments":[["n","3"]]}}"#,
     r#"{"follow":{"job":"4f3a9c","taken":1,"after":2,"stays":true}}"#,
     r#"{"status":{"job":"4f3a9c"}}"#,
@@ -199,9 +202,10 @@ const REQUESTS: [&str; 12] = [
     r#""find-issuer""#,
     r#""actors""#,
     r#"{"stop-actor":{"actor":"a"}}"#,
+    r#"{"usage":{"since_ms":5,"job":"4f3a9c","by":"tenant"}}"#,
 ];
 
-const RESPONSES: [&str; 14] = [
+const RESPONSES: [&str; 15] = [
     r#""send""#,
     r#""working""#,
     r#"{"job":{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}}"#,
@@ -211,8 +215,9 @@ const RESPONSES: [&str; 14] = [
     r#"{"elsewhere":"127.0.0.1:7410"}"#,
     r#""seen""#,
     r#"{"nodes":["127.0.0.1:7410"]}"#,
-    r#"{"tenant":{"name":"alice","created_s":1,"settings":{"weight":100,"reserved_cpus":0.0,"tasks_max":1000000,"actors_max":1000,"memory_bytes_max":536870912,"object_bytes_max":17179869184,"jobs_max":64,"finished_jobs_max":1000,"finished_job_bytes_max":16777216,"component_bytes_max":67108864,"components_max":64,"components_bytes_max":268435456},"tokens":[]}}"#,
+    r#"{"tenant":{"name":"alice","created_s":1,"settings":{"weight":100,"reserved_cpus":0.0,"tasks_max":1000000,"actors_max":1000,"memory_bytes_max":536870912,"object_bytes_max":17179869184,"jobs_max":64,"finished_jobs_max":1000,"finished_job_bytes_max":16777216,"component_bytes_max":67108864,"components_max":64,"components_bytes_max":268435456,"cpu_seconds_per_day_max":null,"gpu_seconds_per_day_max":null,"network_bytes_per_day_max":null,"log_bytes_per_day_max":null,"job_seconds_max":null},"tokens":[]}}"#,
     r#"{"token":[{"id":"07070707070707070707070707070707","role":"viewer","use_once":true,"created_by":null,"issued_s":1,"expires_s":2,"last_use":null},"sbt2-a"]}"#,
+    r#""usage""#,
     r#""done""#,
     r#"{"later":"why"}"#,
     r#"{"refused":{"code":"no-job","message":"why"}}"#,

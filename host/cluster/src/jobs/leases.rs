@@ -208,7 +208,8 @@ async fn run(cluster: &ClusterState, job: &ClusterJob) -> Result<ProgramSummary,
     cluster.jobs.set_feed(&reference, job.runs, &recorder);
     let resumed = if job.runs > 1 { cached_results::collect(cluster, &job.id).await } else { Vec::new() };
     let (task, arguments) = (job.task.clone(), job.arguments.clone());
-    (runtime.run)(ClusterProgram { program, task, arguments, resumed, recorder }).await
+    let run = job.runs;
+    (runtime.run)(ClusterProgram { program, task, arguments, resumed, run, recorder }).await
 }
 
 /// Stores the outcome of a job, unless another node owns it by now.

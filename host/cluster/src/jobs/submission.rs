@@ -128,6 +128,11 @@ async fn receive_component(
     let in_use = cluster.jobs.index().components_in_use(tenant);
     let (component, bytes) = (new.component, new.component_bytes);
     let received = cluster.tenant_components.receive(tenant, component, bytes, settings, &in_use, frames).await;
+    if received.is_ok() {
+        let (state, tenant) = (cluster.clone(), tenant.clone());
+        let added = tokio::task::spawn_blocking(move || state.usage.add_upload(&tenant, bytes)).await;
+        added.map_err(node_failed)?;
+    }
     received.map_err(|error| match error {
         error @ UploadError::File(..) => node_failed(error),
         error @ (UploadError::Interrupted | UploadError::TooSlow(_)) => TenantResponse::RetryLater(error.to_string()),

@@ -15,9 +15,11 @@ use super::tenant_audit::AuditedRequest;
 use super::tenant_client::Client;
 use super::tenant_messages::{RefusalCode, TENANT_API, TenantRequest, TenantResponse};
 use super::tenant_responses::{Outcome, node_failed, refused, rejected, retry_later, send};
+use crate::error::ClusterError;
 use crate::state::ClusterState;
 use crate::tenants::{self, NewTokenSpec, TenantError};
-use crate::{actors, chunks, registry};
+use crate::usage::{UsageBy, UsageQuery};
+use crate::{actors, chunks, registry, usage};
 
 /// Maximum time until a tenant sends its request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
@@ -184,8 +186,34 @@ async fn handle(
                 "the tenant has no such actor that outlives its job; `host actors list --node ADDRESS` lists them",
             )),
         },
+        TenantRequest::Usage { since_ms, job, by } => send_usage(cluster, tenant, since_ms, job, by, frames).await,
         TenantRequest::FindIssuer => Ok(Some(redirect_to_issuer(cluster).await?.unwrap_or(TenantResponse::Done))),
     }
+}
+
+/// Sends what the tenant has used since it exists: an earlier one may have had its name.
+async fn send_usage(
+    cluster: &Arc<ClusterState>,
+    tenant: &Name,
+    since_ms: u64,
+    job: Option<String>,
+    by: UsageBy,
+    frames: &Frames,
+) -> Outcome<Option<TenantResponse>> {
+    if by == UsageBy::Node {
+        return Err(refused(RefusalCode::Query, SHARED_NODES));
+    }
+    let own = tenants::list(&*cluster.store, Some(tenant)).await.map_err(rejected)?.pop();
+    let created_ms = own.map_or(u64::MAX, |own| own.created.0.saturating_mul(1000));
+    let query = UsageQuery { tenant: Some(tenant.clone()), job, since_ms: since_ms.max(created_ms), by };
+    let report = usage::report(cluster, &query).await.map_err(|error| match error {
+        ClusterError::Refused(reason) => refused(RefusalCode::Query, reason),
+        error => rejected(error),
+    })?;
+    let bytes = serde_json::to_vec(&report).map_err(node_failed)?;
+    send(frames, &TenantResponse::Usage).await?;
+    chunks::send(frames, &bytes, RESPONSE_TIME_MAX).await.map_err(retry_later)?;
+    Ok(None)
 }
 
 /// Creates a token of the client's tenant.
@@ -204,7 +232,7 @@ async fn create_token(
     let issued = tenants::issue_token(&*cluster.store, cluster.authority.as_deref(), client.tenant, spec).await;
     match issued {
         Ok((token, text)) => Ok(TenantResponse::Token(Box::new(token), text)),
-        Err(crate::error::ClusterError::Identity(error)) => Err(refused(RefusalCode::Token, error)),
+        Err(ClusterError::Identity(error)) => Err(refused(RefusalCode::Token, error)),
         Err(error) => Err(rejected(error)),
     }
 }
@@ -325,13 +353,13 @@ async fn handle_query(
     Ok(None)
 }
 
+const SHARED_NODES: &str = "workers and nodes are shared with other tenants: only the cluster's operator can list them";
+
 /// Returns why a query of a tenant is refused, if it is. Workers and nodes serve other tenants, too.
 fn refused_query(query: &JobQuery) -> Option<&'static str> {
     match query {
         JobQuery::Stop => Some("a query can't stop a job"),
-        JobQuery::Workers { .. } | JobQuery::Nodes { .. } => {
-            Some("workers and nodes are shared with other tenants: only the cluster's operator can list them")
-        }
+        JobQuery::Workers { .. } | JobQuery::Nodes { .. } => Some(SHARED_NODES),
         JobQuery::Tasks { .. }
         | JobQuery::Summary
         | JobQuery::Actors { .. }

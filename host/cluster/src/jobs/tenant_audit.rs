@@ -32,9 +32,11 @@ impl AuditedRequest {
             TenantRequest::Follow { job, .. } | TenantRequest::Status { job } | TenantRequest::Query { job, .. } => {
                 (OTHER, format!("job {job}"))
             }
-            TenantRequest::List { .. } | TenantRequest::Tenant | TenantRequest::FindIssuer | TenantRequest::Actors => {
-                (OTHER, String::new())
-            }
+            TenantRequest::List { .. }
+            | TenantRequest::Tenant
+            | TenantRequest::FindIssuer
+            | TenantRequest::Actors
+            | TenantRequest::Usage { .. } => (OTHER, String::new()),
         };
         AuditedRequest { action, subject }
     }

@@ -11,6 +11,7 @@ use super::job::{ClusterJob, SubmissionKey};
 use crate::component_id::component_id;
 use crate::encoding::text;
 use crate::tenants::{Tenant, TenantToken};
+use crate::usage::UsageBy;
 
 /// Channel of one request and its responses.
 pub(crate) const TENANT_API: Channel = Channel::new(9);
@@ -112,6 +113,8 @@ pub(crate) enum TenantRequest {
     Actors,
     /// Ends such an actor, by its name or id. The response is [`TenantResponse::Done`].
     StopActor { actor: String },
+    /// Returns what the tenant has used, of one job or all, by job or in all. The response is [`TenantResponse::Usage`].
+    Usage { since_ms: u64, job: Option<String>, by: UsageBy },
 }
 
 impl TenantRequest {
@@ -123,7 +126,8 @@ impl TenantRequest {
             | TenantRequest::List { .. }
             | TenantRequest::Query { .. }
             | TenantRequest::FindIssuer
-            | TenantRequest::Actors => TenantRole::Viewer,
+            | TenantRequest::Actors
+            | TenantRequest::Usage { .. } => TenantRole::Viewer,
             TenantRequest::Submit(_) | TenantRequest::Stop { .. } | TenantRequest::StopActor { .. } => {
                 TenantRole::Submitter
             }
@@ -168,6 +172,8 @@ pub(crate) enum TenantResponse {
     Token(Box<TenantToken>, String),
     /// Actors.
     Actors(Vec<ActorRow>),
+    /// Chunks follow: the JSON of an [`UsageReport`](crate::UsageReport).
+    Usage,
     /// The request is carried out.
     Done,
     /// The request can't be served now, for this reason. The tenant must retry it.

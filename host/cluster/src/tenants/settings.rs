@@ -1,7 +1,9 @@
 //! Settings of a tenant.
 
+use std::time::Duration;
+
 use sandbar_core::LimitError;
-use sandbar_runtime::{TenantLimits, TenantPolicy};
+use sandbar_runtime::{DailyAmounts, TenantLimits, TenantPolicy};
 use serde::{Deserialize, Serialize};
 
 /// Settings of a tenant. Operators change them; settings that a stored record lacks have their defaults.
@@ -33,6 +35,17 @@ pub struct TenantSettings {
     pub components_max: u32,
     /// Maximum bytes of the components that a node stores. The least recently used ones are evicted.
     pub components_bytes_max: u64,
+    /// Maximum seconds of CPU time on each node in a day (UTC). Beyond it, further tasks fail, and running ones go on. `None`
+    /// is no maximum, here and below.
+    pub cpu_seconds_per_day_max: Option<u64>,
+    /// Maximum seconds of GPU time on each node in a day, likewise.
+    pub gpu_seconds_per_day_max: Option<u64>,
+    /// Maximum bytes that each node receives from other nodes in a day, likewise.
+    pub network_bytes_per_day_max: Option<u64>,
+    /// Maximum bytes of log lines on each node in a day, likewise.
+    pub log_bytes_per_day_max: Option<u64>,
+    /// Maximum seconds of a run of a program. Then it ends.
+    pub job_seconds_max: Option<u64>,
 }
 
 impl Default for TenantSettings {
@@ -50,20 +63,36 @@ impl Default for TenantSettings {
             component_bytes_max: 64 << 20,
             components_max: 64,
             components_bytes_max: 256 << 20,
+            cpu_seconds_per_day_max: None,
+            gpu_seconds_per_day_max: None,
+            network_bytes_per_day_max: None,
+            log_bytes_per_day_max: None,
+            job_seconds_max: None,
         }
     }
 }
 
 /// Maximum of [`TenantSettings::reserved_cpus`].
 const RESERVED_CPUS_MAX: f64 = 1_000_000.0;
+/// Maximum seconds and bytes of a budget.
+const BUDGET_MAX: u64 = 1 << 50;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 impl TenantSettings {
     /// Returns what the tenant gets of a node.
     pub(crate) fn policy(&self) -> TenantPolicy {
         let TenantSettings { weight, reserved_cpus, .. } = *self;
         let TenantSettings { tasks_max, actors_max, memory_bytes_max, object_bytes_max, .. } = *self;
-        let limits = TenantLimits { tasks_max, actors_max, memory_bytes_max, object_bytes_max };
-        TenantPolicy { weight, reserved_cpus, limits }
+        let nanos = |seconds: Option<u64>| seconds.map_or(u64::MAX, |seconds| seconds.saturating_mul(NANOS_PER_SECOND));
+        let daily_max = DailyAmounts {
+            cpu_nanos: nanos(self.cpu_seconds_per_day_max),
+            gpu_nanos: nanos(self.gpu_seconds_per_day_max),
+            network_bytes: self.network_bytes_per_day_max.unwrap_or(u64::MAX),
+            log_bytes: self.log_bytes_per_day_max.unwrap_or(u64::MAX),
+        };
+        let limits = TenantLimits { tasks_max, actors_max, memory_bytes_max, object_bytes_max, daily_max };
+        let job_time_max = self.job_seconds_max.map_or(Duration::MAX, Duration::from_secs);
+        TenantPolicy { weight, reserved_cpus, limits, job_time_max }
     }
 
     /// Checks each setting against its range.
@@ -87,6 +116,11 @@ impl TenantSettings {
             ("component_bytes_max", self.component_bytes_max, 1..=256 << 20),
             ("components_max", self.components_max.into(), 1..=100_000),
             ("components_bytes_max", self.components_bytes_max, self.component_bytes_max..=1 << 40),
+            ("cpu_seconds_per_day_max", self.cpu_seconds_per_day_max.unwrap_or(0), 0..=BUDGET_MAX),
+            ("gpu_seconds_per_day_max", self.gpu_seconds_per_day_max.unwrap_or(0), 0..=BUDGET_MAX),
+            ("network_bytes_per_day_max", self.network_bytes_per_day_max.unwrap_or(0), 0..=BUDGET_MAX),
+            ("log_bytes_per_day_max", self.log_bytes_per_day_max.unwrap_or(0), 0..=BUDGET_MAX),
+            ("job_seconds_max", self.job_seconds_max.unwrap_or(1), 1..=BUDGET_MAX),
         ])
     }
 }
@@ -108,6 +142,9 @@ mod tests {
             (TenantSettings { reserved_cpus: f64::INFINITY, ..default() }, Some("reserved_cpus")),
             (TenantSettings { jobs_max: 0, ..default() }, None),
             (TenantSettings { component_bytes_max: 0, ..default() }, Some("component_bytes_max")),
+            (TenantSettings { cpu_seconds_per_day_max: Some(0), ..default() }, None),
+            (TenantSettings { job_seconds_max: Some(0), ..default() }, Some("job_seconds_max")),
+            (TenantSettings { log_bytes_per_day_max: Some(u64::MAX), ..default() }, Some("log_bytes_per_day_max")),
             (TenantSettings { components_bytes_max: 1 << 20, ..default() }, Some("components_bytes_max")),
         ] {
             assert_eq!(settings.check().err().map(|e| e.name), wrong, "{settings:?}");

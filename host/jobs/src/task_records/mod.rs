@@ -132,7 +132,16 @@ impl TaskRecords {
         self.job_started_ns
     }
 
-    /// Records a finished task.
+    /// Counts what an attempt used. The attempt need not be the last of its task.
+    pub fn add_attempt(&mut self, name: &Arc<str>, attempt: &AttemptRecord) {
+        let index = self.group_index(name);
+        let group = &mut self.groups[index];
+        group.compute_ns = group.compute_ns.saturating_add(attempt.compute_ns);
+        group.gpu_ns = group.gpu_ns.saturating_add(attempt.gpu_ns);
+        group.memory_bytes_max = group.memory_bytes_max.max(attempt.memory_bytes);
+    }
+
+    /// Records a finished task, whose attempts were counted.
     pub fn add(&mut self, name: &Arc<str>, record: TaskRecord) {
         let index = self.group_index(name);
         let (limits, group) = (self.limits, &mut self.groups[index]);
@@ -278,11 +287,8 @@ impl NameGroup {
         self.attempts += u64::from(record.attempts);
         let Some(attempt) = &record.last_attempt else { return };
         self.durations.add(attempt.finished_ns.saturating_sub(attempt.started_ns));
-        self.compute_ns = self.compute_ns.saturating_add(attempt.compute_ns);
-        self.gpu_ns = self.gpu_ns.saturating_add(attempt.gpu_ns);
         self.bytes_in = self.bytes_in.saturating_add(attempt.bytes_in);
         self.bytes_out = self.bytes_out.saturating_add(attempt.bytes_out);
-        self.memory_bytes_max = self.memory_bytes_max.max(attempt.memory_bytes);
     }
 
     fn summary(&self) -> NameSummary {
@@ -390,14 +396,22 @@ mod tests {
     fn sums_cover_all_tasks() {
         let mut records = TaskRecords::new(LIMITS, 5);
         let name: Arc<str> = "f".into();
-        (1..=100).for_each(|id| records.add(&name, record(id, RunState::Succeeded)));
-        records.add(&name, record(101, RunState::Failed));
+        let mut add = |record: TaskRecord| {
+            let attempt = record.last_attempt.unwrap();
+            records.add_attempt(&name, &attempt);
+            records.add(&name, record);
+        };
+        (1..=100).for_each(|id| add(record(id, RunState::Succeeded)));
+        add(record(101, RunState::Failed));
+        // An attempt that is not the last one of its task.
+        let failed = AttemptRecord { compute_ns: 1000, ..record(102, RunState::Failed).last_attempt.unwrap() };
+        records.add_attempt(&name, &failed);
         records.add(&name, TaskRecord { last_attempt: None, ..record(102, RunState::Stopped) });
         records.add_stopped(&name, 7);
         let all = records.summaries();
         let [sum] = &all[..] else { panic!("{all:?}") };
         assert_eq!((sum.succeeded, sum.failed, sum.stopped, sum.attempts), (100, 1, 8, 102));
-        assert_eq!((sum.bytes_in, sum.bytes_out, sum.computed_ns, sum.memory_bytes_max), (202, 101, 303, 101));
+        assert_eq!((sum.bytes_in, sum.bytes_out, sum.computed_ns, sum.memory_bytes_max), (202, 101, 1303, 102));
         let durations = sum.took_ns.unwrap();
         assert_eq!((durations.min, durations.mean, durations.p50, durations.max), (4, 4, 4, 4));
         let last = &records.rows(1, |_, state| state == RunState::Succeeded)[0];

@@ -96,6 +96,7 @@ impl ProgramRunner {
         let (start, started_nanos) = (Instant::now(), monotonic_nanos());
         let mut job = runtime.submit(NewJob {
             tenant: recording.tenant(),
+            run: recording.run(1),
             program: program.program.clone(),
             root_task: RootTask::Client { name, link: ClientLink::new(line.clone(), listener, sender) },
             seed,

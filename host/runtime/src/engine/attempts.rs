@@ -25,7 +25,7 @@ pub(super) fn attempt_record(
         submitted_ns: call.map_or(started, |call| call.submitted.min(started)),
         started_ns: started,
         finished_ns: finished,
-        compute_ns: usage.nanos,
+        compute_ns: usage.nanos.min(cx.time.nanos),
         gpu_ns: usage.gpu_nanos,
         memory_bytes: usage.memory_bytes,
         bytes_in: call.map_or(0, |call| cx.input_bytes(call)),

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{Fault, IdAllocator, JobId, Limits, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_core::{
+    Fault, IdAllocator, JobId, JobRun, Limits, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId,
+};
 use sandbar_sched::{
     Event, JobLimits, Options, PayloadCallbacks, ResourceSet, Scheduler, TaskView, ValueBytes, ValueLocation,
     WorkerKind,
@@ -19,6 +21,7 @@ use sandbar_worker::program::NodeMessage;
 use super::driver::Driver;
 use super::effects::{Effect, Effects};
 use super::peers::Connections;
+use super::usage::Usage;
 use super::values::{RemoteValues, StoredValue, ValuePlace};
 use crate::calls::{Names, TaskPayload};
 use crate::worker::Worker;
@@ -56,6 +59,8 @@ pub(crate) struct Context {
     pub(crate) time: Time,
     pub(crate) driver: Box<dyn Driver>,
     pub(crate) effects: Effects,
+    /// What jobs use.
+    pub(super) usage: Usage,
 }
 
 /// A job that this node runs, as far as other parts than the job recorder need it.
@@ -65,6 +70,8 @@ pub(crate) struct LocalJob {
     pub(crate) first: TaskId,
     /// Worker of the root task.
     pub(crate) driver: WorkerId,
+    /// Identity in accounts.
+    pub(crate) run: JobRun,
     /// Name in the cluster, if another node may take the job over.
     pub(crate) cluster_name: Option<Arc<str>>,
     /// Number of submitted tasks.
@@ -114,6 +121,9 @@ impl Ids {
     }
 }
 
+/// Id, in accounts, of the job of a tenant's detached actors.
+const DETACHED: &str = "(actors)";
+
 /// Values in the store may be lost with its disk, inline values may not.
 const PAYLOAD_CALLBACKS: PayloadCallbacks<TaskPayload, StoredValue> = PayloadCallbacks {
     can_be_lost: |value| !matches!(value, StoredValue::Inline(_)),
@@ -153,6 +163,7 @@ impl Context {
             time,
             driver,
             effects: Effects::default(),
+            usage: Usage::default(),
         }
     }
 
@@ -168,8 +179,18 @@ impl Context {
         {
             job.submitted += 1;
         }
+        if let Event::JobEnded { job } = &event {
+            self.usage.end(*job, self.time.nanos);
+        }
         self.scheduler.set_time(self.time.nanos);
         self.effects.run_step(&mut self.scheduler, event);
+    }
+
+    /// Starts a job, and opens its account, in which its time counts from `timed_since` unless another node counts it.
+    pub(crate) fn start_job(&mut self, job: JobId, tenant: TenantId, run: JobRun, timed_since: Option<u64>) {
+        self.usage.open(job, tenant, run, timed_since);
+        let limits = self.options.job_limits;
+        self.step(Event::JobStarted { job, tenant, limits });
     }
 
     /// Returns the job of detached actors that a job creates: its tenant has one.
@@ -178,8 +199,8 @@ impl Context {
         if let Some(job) = self.detached_jobs.get(&tenant) {
             return *job;
         }
-        let (job, limits) = (self.ids.next_job(), self.options.job_limits);
-        self.step(Event::JobStarted { job, tenant, limits });
+        let job = self.ids.next_job();
+        self.start_job(job, tenant, JobRun::first(DETACHED), None);
         self.detached_jobs.insert(tenant, job);
         job
     }

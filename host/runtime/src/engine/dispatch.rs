@@ -169,6 +169,9 @@ impl Engine {
     }
 
     fn task_finished(&mut self, task: TaskId, job: JobId, error: Option<Arc<TaskError>>, rerun: bool) {
+        if !self.peers.is_of_other_node(&self.cx, task) {
+            self.cx.usage.book(job, |amounts| amounts.tasks += 1);
+        }
         self.peers.task_ended(task, error.as_deref());
         self.jobs.task_finished(&self.cx, task, job, error, rerun);
         // It may never have run.

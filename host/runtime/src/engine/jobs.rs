@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{Code, Fault, JobId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
+use sandbar_core::{Code, Fault, JobId, JobRun, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_jobs::{AttemptRecord, LogEntry, LogSender, ProgressBars, RecordLimits, RunState, TaskRecord, TaskRecords};
 use sandbar_sched::TaskState;
 use tokio::sync::oneshot;
@@ -29,6 +30,8 @@ const WARN: u8 = 2;
 pub(crate) struct NewJob {
     /// The tenant that submitted it.
     pub(crate) tenant: TenantId,
+    /// Identity in accounts.
+    pub(crate) run: JobRun,
     pub(crate) program: Arc<Program>,
     pub(crate) root_task: RootTask,
     pub(crate) seed: u64,
@@ -111,6 +114,8 @@ pub(super) struct Jobs {
     ending: Vec<(JobId, Result<(), Arc<TaskError>>)>,
     /// The attempt that finished last.
     last_attempt: Option<AttemptRecord>,
+    /// Maximum time of a run of a tenant's programs.
+    time_max: BTreeMap<TenantId, Duration>,
 }
 
 impl Jobs {
@@ -205,9 +210,39 @@ impl Jobs {
         job.is_some()
     }
 
-    /// Remembers an attempt for the record of its task, which the scheduler's next step may finish.
-    pub(super) fn attempt_finished(&mut self, attempt: AttemptRecord) {
+    /// Limits the time of each run of a tenant's programs.
+    pub(super) fn limit_time(&mut self, tenant: TenantId, max: Duration) {
+        self.time_max.insert(tenant, max);
+    }
+
+    /// Ends jobs that have run for too long.
+    pub(super) fn end_overdue(&mut self, cx: &Context) {
+        for (id, job) in &self.all {
+            let tenant = cx.scheduler.tenant_of(*id).unwrap_or_default();
+            let Some(max) = self.time_max.get(&tenant) else { continue };
+            let time = Duration::from_nanos(cx.time.nanos.saturating_sub(job.records.job_started_ns()));
+            if time > *max {
+                let message = format!(
+                    "its job has run for {} seconds, the limit of its tenant is {} (job-seconds-max): divide the job, or ask \
+                     the operator",
+                    time.as_secs(),
+                    max.as_secs()
+                );
+                let error = TaskError { fault: Fault::new(Code::TenantLimit, message), chain: Vec::new() };
+                self.ending.push((*id, Err(Arc::new(error))));
+            }
+        }
+    }
+
+    /// Counts an attempt of a task in the sums of its job, if this node runs that. Remembers it for the record of the task,
+    /// which the scheduler's next step may finish.
+    pub(super) fn attempt_finished(&mut self, of: Option<(JobId, Arc<str>)>, attempt: AttemptRecord) {
         self.last_attempt = Some(attempt);
+        if let Some((job, name)) = of
+            && let Some(job) = self.all.get_mut(&job)
+        {
+            job.records.add_attempt(&name, &attempt);
+        }
     }
 
     /// Forgets the last attempt, once its effects are handled.

@@ -53,8 +53,9 @@ impl Leases {
     /// Starts a job.
     pub(super) fn start_job(&mut self, cx: &mut Context, id: JobId, job: CallJob) {
         log::debug!("job {id} of tenant {} starts: {}", job.tenant, job.name);
-        let limits = cx.options.job_limits;
-        cx.step(Event::JobStarted { job: id, tenant: job.tenant, limits });
+        let timed_since = job.origin.is_none().then_some(cx.time.nanos);
+        cx.start_job(id, job.tenant, job.run.clone(), timed_since);
+        cx.usage.count_calls(id, job.usage.clone());
         self.jobs.insert(id, job);
     }
 
@@ -134,9 +135,12 @@ mod tests {
     #[test]
     fn leases_are_granted_in_turn_as_long_as_there_are_processors() {
         let mut engine = idle_engine(4);
-        let job = |tenant, origin| CallJob { name: "train", tenant: TenantId(tenant), origin };
-        engine.start_call_job(JobId(11), job(7, None));
-        engine.start_call_job(JobId(12), job(8, Some(NodeId(5))));
+        let job = |tenant, origin| {
+            let (run, usage) = Default::default();
+            CallJob { name: "train", tenant: TenantId(tenant), origin, run, usage }
+        };
+        engine.start_call_job(JobId(11), job(7, None)).unwrap();
+        engine.start_call_job(JobId(12), job(8, Some(NodeId(5)))).unwrap();
         let tenants: Vec<_> = engine.cx.scheduler.jobs().collect();
         assert!(tenants.contains(&(JobId(11), TenantId(7))) && tenants.contains(&(JobId(12), TenantId(8))));
         let granted = Arc::new(Mutex::new(Vec::new()));

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use sandbar_core::{ActorId, Attempt, Fault, GroupId, JobId, ObjectId, TaskError, TaskId, WorkerId};
-use sandbar_jobs::LogEntry;
-use sandbar_sched::{Event, Failure, Outcome};
+use sandbar_jobs::{AttemptRecord, LogEntry};
+use sandbar_sched::{Event, Failure, Outcome, TaskView};
 use sandbar_worker::program::{
     AttemptUsage, Polled, RANGE_OBJECTS_MAX, ReturnedValues, SentValue, SubmitTask, WorkerMessage,
 };
@@ -18,6 +18,7 @@ use super::files::OpenedFile;
 use super::objects::{Admission, Objects, take_admitted};
 use super::refs::{AttemptRef, ProgressAmount};
 use super::submission::{StartLocation, decode};
+use super::usage::AttemptOutcome;
 use super::values::StoredValue;
 use super::{Engine, actors, groups};
 
@@ -121,7 +122,7 @@ impl Engine {
             }
             WorkerMessage::CallDropped(task) => {
                 if let Some(worker) = cx.workers.get_mut(&worker) {
-                    worker.call_dropped(TaskId(task));
+                    let _ = worker.call_dropped(TaskId(task));
                 }
             }
             WorkerMessage::FindActor { object, task, attempt, name } => {
@@ -193,7 +194,7 @@ impl Engine {
             return false;
         }
         let view = self.cx.scheduler.task(task);
-        view.is_some_and(|view| view.worker != Some(worker.id) && !worker.is_assigned(task))
+        view.is_some_and(|view| view.worker != Some(worker.id) && worker.job_of(task).is_none())
     }
 
     /// Ignores a message that names a task of another worker: the worker lies, or the task has left it. Discards values.
@@ -216,8 +217,10 @@ impl Engine {
 
     fn started_inline(&mut self, worker: WorkerId, submit: &SubmitTask<'_>) -> io::Result<()> {
         let id = TaskId(submit.task);
-        if let Some(worker) = self.cx.workers.get_mut(&worker) {
-            worker.task_started_inline(id);
+        if let Some(worker) = self.cx.workers.get_mut(&worker)
+            && let Some(job) = worker.job_of(TaskId(submit.parent))
+        {
+            worker.task_started_inline(id, job);
         }
         match decode(&mut self.cx, &self.peers, worker, submit, StartLocation::Parent)? {
             Some(task) => self.cx.step(Event::StartedInline { task, worker }),
@@ -236,9 +239,14 @@ impl Engine {
         let id = TaskId(submit.task);
         let task = decode(&mut self.cx, &self.peers, worker, submit, StartLocation::Parent)?;
         let call = task.as_ref().map(|task| &task.call);
-        self.jobs.attempt_finished(attempt_record(&self.cx, worker, id, call, usage, returned_bytes(&returned)));
+        let record = attempt_record(&self.cx, worker, id, call, usage, returned_bytes(&returned));
+        let of = task.as_ref().map(|task| (task.job, task.name.clone()));
+        let (now, parent) = (self.cx.time.nanos, TaskId(submit.parent));
+        let in_worker = self.cx.workers.get_mut(&worker).and_then(|worker| worker.inline_task_finished(parent, now));
+        self.jobs.attempt_finished(of, record);
         let job = task.as_ref().map(|task| task.job);
         let outcome = self.outcome(worker, id, job, returned)?;
+        self.book_attempt(in_worker, &record, &outcome);
         match (task, outcome) {
             (Some(task), outcome) => {
                 self.cx.step(Event::FinishedInline { task, worker, outcome, nanos: usage.nanos });
@@ -259,15 +267,18 @@ impl Engine {
         end: AttemptEnd,
     ) -> io::Result<()> {
         let call = self.cx.scheduler.call(task);
-        self.jobs.attempt_finished(attempt_record(&self.cx, worker, task, call, usage, returned_bytes(&returned)));
+        let record = attempt_record(&self.cx, worker, task, call, usage, returned_bytes(&returned));
+        let is_current = |view: &TaskView<'_>| view.worker == Some(worker) && view.attempt == attempt;
+        let view = self.cx.scheduler.task(task).filter(is_current);
+        self.jobs.attempt_finished(view.map(|view| (view.job, view.name.clone())), record);
         self.peers.attempt_finished(task, usage);
         let mut outcome = self.outcome(worker, task, self.cx.scheduler.job_of(task), returned)?;
         if let Outcome::Failed(failure) = &mut outcome {
             failure.system |= end.is_lost;
         }
-        if let Some(worker) = self.cx.workers.get_mut(&worker) {
-            worker.task_finished(task);
-        }
+        let now = self.cx.time.nanos;
+        let in_worker = self.cx.workers.get_mut(&worker).and_then(|worker| worker.task_finished(task, now));
+        self.book_attempt(in_worker, &record, &outcome);
         if let Some(object) = end.checkpoint
             && let Some(actor) = self.cx.scheduler.actor_of(task)
         {
@@ -278,6 +289,16 @@ impl Engine {
         }
         self.cx.step(Event::AttemptFinished { task, attempt, worker, outcome, nanos: usage.nanos });
         Ok(())
+    }
+
+    /// Books an attempt of a task of this job, unless its worker did not have the task.
+    fn book_attempt(&mut self, job: Option<JobId>, record: &AttemptRecord, outcome: &Outcome<StoredValue>) {
+        let Some(job) = job else { return };
+        let outcome = match outcome {
+            Outcome::Succeeded(_) => AttemptOutcome::Succeeded,
+            Outcome::Failed(_) => AttemptOutcome::Failed,
+        };
+        self.cx.usage.book_attempt(job, record, outcome);
     }
 
     /// Returns the outcome of an attempt. An attempt that was requested to end has the error of that request.
@@ -328,6 +349,7 @@ impl Engine {
 
     fn log(&mut self, worker: WorkerId, task: TaskId, level: u8, line: &str) {
         let Some(view) = self.cx.scheduler.task(task) else { return };
+        self.cx.usage.book(view.job, |amounts| amounts.log_bytes += line.len() as u64 + 1);
         let entry = LogEntry { task: Some((task, view.name, worker)), level, line };
         if !self.jobs.log(view.job, entry) {
             self.peers.log(&mut self.cx, worker, task, level, line);

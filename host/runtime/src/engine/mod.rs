@@ -30,6 +30,7 @@ mod refs;
 mod simulation;
 mod submission;
 mod unmet_demands;
+mod usage;
 mod values;
 mod workers;
 
@@ -39,7 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst, fence};
 
 use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError, TaskId, TenantId, WorkerId};
 use sandbar_jobs::{JobQuery, JobResponse, LogEntry};
-use sandbar_sched::{Event, Submission, TaskState, TenantLimits, TenantShare, WorkerKind};
+use sandbar_sched::{DailyAmounts, Event, Submission, TaskState, TenantShare, WorkerKind};
 use sandbar_store::{SealedFile, ValueStore};
 use sandbar_worker::CallJob;
 use tokio::sync::oneshot;
@@ -48,6 +49,7 @@ pub(crate) use self::context::EngineOptions;
 pub(crate) use self::driver::Driver;
 pub use self::fuzz::{FuzzInput, generate_peer_message, run_fuzz_inputs};
 pub(crate) use self::jobs::{FinishedJob, JobCounters, JobOutputs, JobResult, NewJob, RootTask};
+pub use self::usage::JobUsage;
 pub use self::workers::WORKERS_MAX;
 
 use self::backpressure::BackPressure;
@@ -64,9 +66,10 @@ use self::peers::{JobReport, Peers, is_resumable};
 use self::refs::ProgressAmount;
 use self::unmet_demands::UnmetDemands;
 use self::workers::{LostWorker, Workers};
-use crate::calls::TaskPayload;
+use crate::calls::{TaskPayload, units};
 use crate::lease_request::{LeaseId, LeaseRequest};
 use crate::peer::{CachedResult, Callback, LoadResult, NewPeer};
+use crate::policy::TenantPolicy;
 
 /// Maximum number of messages of one peer that a poll handles.
 const PEER_MESSAGES_PER_POLL: usize = 256;
@@ -127,12 +130,11 @@ impl Engine {
     }
 
     fn start_job_now(&mut self, job: JobId, new: NewJob, done: oneshot::Sender<JobResult>) {
-        let NewJob { tenant, program, root_task, seed, lasting, files, outputs } = new;
+        let NewJob { tenant, run, program, root_task, seed, lasting, files, outputs } = new;
         let cx = &mut self.cx;
         let Some(id) = cx.ids.take(1).map(TaskId) else { return };
         log::debug!("job {job} of tenant {tenant} starts");
-        let limits = cx.options.job_limits;
-        cx.step(Event::JobStarted { job, tenant, limits });
+        cx.start_job(job, tenant, run.clone(), Some(cx.time.nanos));
         self.workers.start_first(cx, tenant);
         let kind = WorkerKind::Driver(job);
         let (driver, name, function, arguments) = match root_task {
@@ -154,7 +156,7 @@ impl Engine {
             return;
         };
         let (cluster_name, results) = lasting.filter(|_| is_resumable(&program)).unzip();
-        let local = LocalJob { first: id, driver, cluster_name, submitted: 0 };
+        let local = LocalJob { first: id, driver, run, cluster_name, submitted: 0 };
         self.jobs.add(cx, job, local, files, outputs, done);
         let call = TaskPayload::new(program, function, seed, arguments, cx.time.nanos);
         cx.step(Event::Submitted { task: Submission::bare(id, job, name, call) });
@@ -169,19 +171,65 @@ impl Engine {
     }
 
     /// Changes a tenant's share of the node, and its limits.
-    pub(crate) fn set_tenant(&mut self, tenant: TenantId, share: TenantShare, limits: TenantLimits) {
-        self.cx.step(Event::TenantChanged { tenant, share, limits });
+    pub(crate) fn set_tenant(&mut self, tenant: TenantId, policy: &TenantPolicy) {
+        let share = TenantShare { weight: policy.weight, reserved_cpus: units(policy.reserved_cpus) };
+        self.jobs.limit_time(tenant, policy.job_time_max);
+        self.cx.step(Event::TenantChanged { tenant, share, limits: policy.limits });
         self.run_effects();
     }
 
+    /// Adds to what a tenant has used of its budgets today, before this runtime started.
+    pub(crate) fn charge_tenant(&mut self, tenant: TenantId, used: DailyAmounts) {
+        self.cx.step(Event::TenantCharged { tenant, used });
+    }
+
+    /// A day begins: the budgets of tenants are renewed.
+    pub(crate) fn start_day(&mut self) {
+        self.charge_tenants();
+        self.cx.step(Event::DayStarted);
+    }
+
+    /// Returns what jobs have used since the last call.
+    pub(crate) fn take_usage(&mut self) -> Vec<JobUsage> {
+        self.cx.time.nanos = self.cx.driver.monotonic_nanos();
+        self.charge_tenants();
+        let Context { workers, usage, time, .. } = &mut self.cx;
+        usage.take(time.nanos, |job| workers.values().any(|worker| worker.has_tasks_of(job)))
+    }
+
+    /// Tells the scheduler what tenants have used.
+    fn charge_tenants(&mut self) {
+        for (job, bytes) in self.cx.values.take_spilled_bytes() {
+            self.cx.usage.book(job, |amounts| amounts.spilled_bytes += bytes);
+        }
+        for (tenant, used) in self.cx.usage.take_charges() {
+            self.cx.step(Event::TenantCharged { tenant, used });
+        }
+        let Context { workers, usage, .. } = &mut self.cx;
+        if usage.is_large() {
+            usage.fold_ended(|job| workers.values().any(|worker| worker.has_tasks_of(job)));
+        }
+    }
+
     /// Starts a job whose calls need leases.
-    pub(crate) fn start_call_job(&mut self, id: JobId, job: CallJob) {
+    ///
+    /// # Errors
+    /// Its tenant has used up a budget.
+    pub(crate) fn start_call_job(&mut self, id: JobId, job: CallJob) -> Result<(), Fault> {
+        self.cx.time.nanos = self.cx.driver.monotonic_nanos();
+        // The node of a job has checked it when the job started.
+        if job.origin.is_none() {
+            self.charge_tenants();
+            self.cx.scheduler.check_budget(job.tenant)?;
+        }
         self.leases.start_job(&mut self.cx, id, job);
         self.run_effects();
+        Ok(())
     }
 
     /// Ends a job with leases.
     pub(crate) fn end_call_job(&mut self, id: JobId) {
+        self.cx.time.nanos = self.cx.driver.monotonic_nanos();
         self.leases.end_job(&mut self.cx, id);
         self.run_effects();
     }
@@ -326,7 +374,7 @@ impl Engine {
     fn handle_peer_message(&mut self, node: NodeId, frame: &[u8]) {
         self.cx.time.nanos = self.cx.driver.monotonic_nanos();
         match self.peers.handle(&mut self.cx, node, frame) {
-            Ok(Some(JobReport::Attempt(attempt))) => self.jobs.attempt_finished(attempt),
+            Ok(Some(JobReport::Attempt { of, attempt })) => self.jobs.attempt_finished(of, attempt),
             Ok(Some(JobReport::Log { job, task, name, worker, level, line })) => {
                 self.jobs.log(job, LogEntry { task: Some((task, &name, worker)), level, line });
             }
@@ -359,6 +407,8 @@ impl Engine {
             self.jobs.end_all(Fault::new(Code::Host, "workers can't be started"));
         }
         self.workers.end_idle(&mut self.cx);
+        self.charge_tenants();
+        self.jobs.end_overdue(&self.cx);
         self.cx.step(Event::Tick);
         self.objects.tick(&mut self.cx);
         self.unmet_demands.tick(&mut self.cx);

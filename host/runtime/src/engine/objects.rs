@@ -289,7 +289,10 @@ fn admit_value(
         Err(e) => return Err(e),
     };
     // The value of a task that no longer exists is dropped at once.
-    let admitted = cx.values.add(job.unwrap_or(JobId(0)), object, memory);
+    let job = job.unwrap_or(JobId(0));
+    let bytes = memory.bytes();
+    cx.usage.book(job, |amounts| amounts.object_bytes = amounts.object_bytes.saturating_add(bytes));
+    let admitted = cx.values.add(job, object, memory);
     from.admitted.push_back(admitted);
     Ok(())
 }

@@ -204,6 +204,9 @@ impl Workers {
         let worker = remove(cx, id)?;
         log::warn!("worker {} ({:?}) is lost: {why}", id.0, worker.kind);
         let started = worker.started_tasks();
+        for job in started.iter().filter_map(|task| worker.job_of(*task)) {
+            cx.usage.book(job, |amounts| amounts.attempts_lost += 1);
+        }
         let has_started = !started.is_empty() || worker.has_sent || cx.time.now - worker.created >= START_TIME_MAX;
         self.failed_starts = if has_started { 0 } else { self.failed_starts + 1 };
         Some(LostWorker { kind: worker.kind, started, gives_up: self.gives_up() })
@@ -239,6 +242,10 @@ impl Workers {
 
     /// Kills a worker that has no tasks left.
     pub(super) fn dismiss(cx: &mut Context, worker: WorkerId) {
+        // An attempt that it runs ends with its job or its actor.
+        if let Some((job, _)) = cx.workers.get(&worker).and_then(Worker::running_job) {
+            cx.usage.book(job, |amounts| amounts.attempts_failed += 1);
+        }
         if remove(cx, worker).is_some() {
             cx.step_later(Event::WorkerLost { worker, started: Vec::new(), culprit: None });
         }
@@ -332,9 +339,15 @@ impl Workers {
 /// Removes and kills a worker, and drops the values of a message that it waits with.
 fn remove(cx: &mut Context, id: WorkerId) -> Option<Worker> {
     let mut worker = cx.workers.remove(&id)?;
+    let running = worker.running_job();
     worker.link.kill();
     worker.admitted.drain(..).flatten().for_each(|key| cx.values.drop_value(key));
     cx.push(Effect::WorkerDisconnected(id));
+    // The time of the attempt that it ran, as far as known: since the worker last reported one.
+    if let Some((job, since)) = running {
+        let nanos = cx.time.nanos.saturating_sub(since);
+        cx.usage.book(job, |amounts| amounts.cpu_ns = amounts.cpu_ns.saturating_add(nanos));
+    }
     Some(worker)
 }
 
@@ -353,7 +366,7 @@ fn try_assign(cx: &mut Context, id: WorkerId, task: TaskId) -> io::Result<bool> 
             deliver_need(cx, id, object)?;
         }
     }
-    let Context { workers, scheduler, .. } = cx;
+    let Context { workers, scheduler, time, .. } = cx;
     let (Some(call), Some(view)) = (scheduler.call(task), scheduler.task(task)) else { return Ok(true) };
     let Some(worker) = workers.get_mut(&id) else { return Ok(true) };
     let program = call.program.compiled.number();
@@ -376,7 +389,7 @@ fn try_assign(cx: &mut Context, id: WorkerId, task: TaskId) -> io::Result<bool> 
     };
     Ok(match worker.link.assign(&start) {
         Some(position) => {
-            worker.task_assigned(task, position);
+            worker.task_assigned(task, view.job, position, time.nanos);
             true
         }
         None => {

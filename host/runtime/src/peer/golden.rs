@@ -6,8 +6,8 @@
 use std::num::NonZeroU64;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Attempt, Code, ComponentId, Fault, GroupId, JobId, Limits, NodeId, ObjectId, RetryOn,
-    Strategy, TaskError, TaskId, TenantId, WorkerId,
+    ActorId, ActorOptions, Attempt, Code, ComponentId, Fault, GroupId, JobId, JobRun, Limits, NodeId, ObjectId,
+    RetryOn, Strategy, TaskError, TaskId, TenantId, WorkerId,
 };
 use sandbar_worker::program::AttemptUsage;
 
@@ -80,7 +80,13 @@ fn messages_have_golden_bytes() {
     let call = RemoteWork::Call { actor: RemoteActor::Lent(ActorId(1)), retries: Some(2), retry_on: RetryOn::System };
     let messages = [
         PeerMessage::Program { program: 1, tenant: TenantId(300), component, limits: Limits::default() },
-        PeerMessage::Job { root: root(), tenant: TenantId(300), name: "main".into(), lasting: Some("job".into()) },
+        PeerMessage::Job {
+            root: root(),
+            tenant: TenantId(300),
+            run: JobRun::first("id"),
+            name: "main".into(),
+            lasting: Some("job".into()),
+        },
         spec(RemoteWork::Task),
         spec(RemoteWork::Generator(16)),
         spec(call),
@@ -139,7 +145,7 @@ fn cached_results_have_golden_bytes() {
 const GOLDEN: [&str; 30] = [
     "0001ac0207070707070707070707070707070707070707070707070707070707070707078080808004e0d40380808080048080808001808004\
      1008a09c018080804003",
-    "010405ac02046d61696e01036a6f62",
+    "010405ac0202696401046d61696e01036a6f62",
     "0201020304050607080109036164640101020301037470750401020164010a0b010c010d010c000176016100",
     "0201020304050607080109036164640101020301037470750401020164010a0b010c010d010c00017601610110",
     "0201020304050607080109036164640101020301037470750401020164010a0b010c010d010c0001760161020001010200",

@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use std::num::NonZeroU64;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Attempt, ComponentId, GroupId, JobId, Limits, NodeId, ObjectId, RetryOn, Strategy,
+    ActorId, ActorOptions, Attempt, ComponentId, GroupId, JobId, JobRun, Limits, NodeId, ObjectId, RetryOn, Strategy,
     TaskError, TaskId, TenantId, WorkerId,
 };
 use sandbar_worker::program::AttemptUsage;
@@ -125,7 +125,7 @@ pub(crate) enum PeerMessage<'a> {
     Program { program: u32, tenant: TenantId, component: ComponentId, limits: Limits },
     /// Introduces a job of a tenant to later messages: its first task has this name. `lasting` is its name in the cluster, if
     /// another node may take it over.
-    Job { root: JobRoot, tenant: TenantId, name: Cow<'a, str>, lasting: Option<Cow<'a, str>> },
+    Job { root: JobRoot, tenant: TenantId, run: JobRun, name: Cow<'a, str>, lasting: Option<Cow<'a, str>> },
     /// Run a task, or create an actor.
     Submit(#[serde(borrow)] RemoteTaskSpec<'a>),
     /// Return the tasks of this slot that have not started.

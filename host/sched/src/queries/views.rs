@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sandbar_core::{ActorId, GroupId, JobId, ObjectId, TaskError, TaskId, TenantId};
+use sandbar_core::{ActorId, Fault, GroupId, JobId, ObjectId, TaskError, TaskId, TenantId};
 
 use crate::records::actors::Actor;
 use crate::records::groups::Group;
@@ -263,6 +263,14 @@ impl<C, V> Scheduler<C, V> {
     /// Returns the tenant of a job that has not ended.
     pub fn tenant_of(&self, job: JobId) -> Option<TenantId> {
         self.jobs.find(job).map(|at| self.cluster.tenants[self.jobs[at].tenant].id)
+    }
+
+    /// Checks whether a tenant may start a job today.
+    ///
+    /// # Errors
+    /// The budget that the tenant has used up.
+    pub fn check_budget(&self, tenant: TenantId) -> Result<(), Fault> {
+        self.cluster.tenants.find(tenant).map_or(Ok(()), |at| self.cluster.tenants.check_budget(at))
     }
 
     /// Iterates over the jobs that have not ended.

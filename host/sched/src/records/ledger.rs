@@ -2,7 +2,7 @@
 
 use sandbar_core::{Code, Fault};
 
-use crate::event::TenantLimits;
+use crate::event::{DailyAmounts, TenantLimits};
 
 /// Bytes of memory that the records of an unfinished task take, without its call, and those of an object, without its value.
 const TASK_BYTES: u64 = 768;
@@ -101,6 +101,28 @@ impl TenantLimits {
         };
         let message = format!(
             "its tenant would use {bytes} bytes {what}, the limit is {max} ({name}): have less at once, or ask the operator"
+        );
+        Err(Fault::new(Code::TenantLimit, message))
+    }
+
+    /// Checks whether a tenant that has used this much today may start something new.
+    pub(crate) fn check_budget(&self, used: &DailyAmounts) -> Result<(), Fault> {
+        let max = &self.daily_max;
+        let seconds = |nanos: u64| nanos / 1_000_000_000;
+        let (used, max, what, name) = if used.cpu_nanos >= max.cpu_nanos {
+            (seconds(used.cpu_nanos), seconds(max.cpu_nanos), "seconds of CPU time", "cpu-seconds-per-day-max")
+        } else if used.gpu_nanos >= max.gpu_nanos {
+            (seconds(used.gpu_nanos), seconds(max.gpu_nanos), "seconds of GPU time", "gpu-seconds-per-day-max")
+        } else if used.network_bytes >= max.network_bytes {
+            (used.network_bytes, max.network_bytes, "bytes from other nodes", "network-bytes-per-day-max")
+        } else if used.log_bytes >= max.log_bytes {
+            (used.log_bytes, max.log_bytes, "bytes of log lines", "log-bytes-per-day-max")
+        } else {
+            return Ok(());
+        };
+        let message = format!(
+            "its tenant has used {used} {what} on this node today, the limit is {max} ({name}): wait until 00:00 UTC, or ask \
+             the operator"
         );
         Err(Fault::new(Code::TenantLimit, message))
     }

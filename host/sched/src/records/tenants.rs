@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use sandbar_core::TenantId;
+use sandbar_core::{Fault, TenantId};
 
-use crate::event::{TenantLimits, TenantShare};
+use crate::event::{DailyAmounts, TenantLimits, TenantShare};
 use crate::records::keys::TenantKey;
 use crate::records::ledger::Usage;
 use crate::records::resources::ResourceSet;
@@ -32,6 +32,8 @@ pub(crate) struct Tenant {
     limits: TenantLimits,
     /// Tasks, objects and bytes of its jobs.
     usage: Usage,
+    /// What it has used of its budgets today.
+    daily: DailyAmounts,
     /// Processors in use. Tasks that continue may use more than there are.
     cpus: i128,
     /// Processors in use on local nodes.
@@ -101,6 +103,7 @@ impl Tenant {
             share: TenantShare::default(),
             limits: TenantLimits::default(),
             usage: Usage::default(),
+            daily: DailyAmounts::default(),
             cpus: 0,
             local_cpus: 0,
             rest: ResourceSet::default(),
@@ -185,12 +188,34 @@ impl Tenants {
         at
     }
 
+    /// Returns a known tenant.
+    pub(crate) fn find(&self, id: TenantId) -> Option<TenantKey> {
+        self.ids.get(&id).copied()
+    }
+
     /// Changes the share and the limits of a tenant.
     pub(crate) fn set(&mut self, id: TenantId, share: TenantShare, limits: TenantLimits) {
         let at = self.get_or_insert(id);
         let tenant = &mut self.records[at];
         tenant.charge(self.now);
         (tenant.share, tenant.limits) = (share, limits);
+    }
+
+    /// Adds to what a tenant has used today.
+    pub(crate) fn charge_daily(&mut self, id: TenantId, used: &DailyAmounts) {
+        let at = self.get_or_insert(id);
+        self.records[at].daily.add(used);
+    }
+
+    /// Forgets what tenants have used of their budgets.
+    pub(crate) fn start_day(&mut self) {
+        self.ids.values().for_each(|at| self.records[*at].daily = DailyAmounts::default());
+    }
+
+    /// Checks whether a tenant may start something new today.
+    pub(crate) fn check_budget(&self, at: TenantKey) -> Result<(), Fault> {
+        let Tenant { daily, limits, .. } = &self.records[at];
+        limits.check_budget(daily)
     }
 
     /// Changes what the jobs of a tenant use.

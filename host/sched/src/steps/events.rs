@@ -32,6 +32,8 @@ impl<C, V> Scheduler<C, V> {
                 self.cluster.tenants.set(tenant, share, limits);
                 self.work.needs_dispatch = true;
             }
+            Event::TenantCharged { tenant, used } => self.cluster.tenants.charge_daily(tenant, &used),
+            Event::DayStarted => self.cluster.tenants.start_day(),
             Event::Tick => self.end_waits(),
             Event::JobStarted { job, tenant, limits } => self.start_job(job, tenant, limits),
             Event::JobEnded { job } => self.end_job(job),

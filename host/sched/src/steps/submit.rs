@@ -208,6 +208,10 @@ impl<C, V> Scheduler<C, V> {
         }
         let (usage, tenant_limits) = self.cluster.tenants.usage(job.tenant);
         tenant_limits.check_task(usage)?;
+        // A lease is for calls of a job that was accepted.
+        if submission.kind != SubmissionKind::Lease {
+            self.cluster.tenants.check_budget(job.tenant)?;
+        }
         if submission.returns > RETURNS_MAX {
             let message = format!("would return {} objects, the limit is {RETURNS_MAX}", submission.returns);
             return Err(Fault::new(Code::TaskLimit, message));

@@ -296,7 +296,7 @@ impl Model {
                 }
             }
             Event::WorkerLost { worker, started, culprit } => self.lose(vec![worker.0], Some(started), *culprit),
-            Event::TenantChanged { .. } | Event::Tick => {}
+            Event::TenantChanged { .. } | Event::TenantCharged { .. } | Event::DayStarted | Event::Tick => {}
             Event::JobStarted { job, tenant, limits } => {
                 let record = Job { tenant: *tenant, limits: *limits, first: None, driver: None };
                 self.jobs.entry(job.0).or_insert(record);

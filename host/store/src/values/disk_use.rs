@@ -1,6 +1,6 @@
 //! The disk space in use, and the state of writing.
 
-use sandbar_core::Fault;
+use sandbar_core::{Fault, JobId};
 
 use crate::spill::SpilledValue;
 
@@ -13,6 +13,8 @@ pub(super) struct DiskUse {
     pub spilled_bytes: u64,
     /// Total bytes ever read.
     pub restored_bytes: u64,
+    /// Bytes that were written since they were last taken, by job.
+    unbooked: Vec<(JobId, u64)>,
     is_writing: bool,
     /// Why the last write failed, if it did.
     failure: Option<Fault>,
@@ -49,9 +51,18 @@ impl DiskUse {
     }
 
     /// Counts a value that was written.
-    pub(super) fn add_spilled(&mut self, bytes: u64) {
+    pub(super) fn add_spilled(&mut self, job: JobId, bytes: u64) {
         self.bytes += bytes;
         self.spilled_bytes += bytes;
+        match self.unbooked.iter_mut().find(|(other, _)| *other == job) {
+            Some((_, unbooked)) => *unbooked += bytes,
+            None => self.unbooked.push((job, bytes)),
+        }
+    }
+
+    /// Returns the bytes that were written since the last call, by job.
+    pub(super) fn take_unbooked(&mut self) -> Vec<(JobId, u64)> {
+        std::mem::take(&mut self.unbooked)
     }
 
     /// Counts a value that was read.

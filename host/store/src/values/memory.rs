@@ -25,7 +25,8 @@ pub(super) fn charge(bytes: u64) -> u64 {
 }
 
 impl ValueMemory {
-    pub(super) fn bytes(&self) -> u64 {
+    /// Returns the length of the value in bytes.
+    pub fn bytes(&self) -> u64 {
         match self {
             ValueMemory::Bytes(bytes) => bytes.len() as u64,
             ValueMemory::Sealed(object) => object.bytes(),

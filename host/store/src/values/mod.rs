@@ -142,7 +142,7 @@ impl ValueStore {
             let Some(value) = self.all.get_mut(&key) else { continue };
             value.disk_state = DiskState::Idle;
             if spilled.is_some() {
-                self.disk.add_spilled(value.bytes);
+                self.disk.add_spilled(value.job, value.bytes);
             }
             value.disk = spilled;
             if value.is_dropped {

@@ -75,6 +75,11 @@ impl ValueStore {
         }
     }
 
+    /// Returns the bytes that were written to disk since the last call, by job.
+    pub fn take_spilled_bytes(&mut self) -> Vec<(JobId, u64)> {
+        self.disk.take_unbooked()
+    }
+
     /// Returns one value, for inspection.
     pub fn view(&self, key: ValueKey) -> Option<ValueView> {
         let value = self.all.get(&key)?;

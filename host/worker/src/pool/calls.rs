@@ -6,6 +6,7 @@ use sandbar_core::Fault;
 use tokio::sync::{mpsc, oneshot};
 
 use super::binding::Binding;
+use super::leases::CallUsage;
 use super::results::{CallResult, LogLine, SubmissionResult};
 use crate::protocol::CallWork;
 
@@ -32,6 +33,8 @@ pub struct Caller {
     to: ReplyTo,
     /// Lane of its calls in the queue.
     pub(super) lane: LaneId,
+    /// Counts what its calls use; `None` for the node's own calls.
+    pub(super) usage: Option<CallUsage>,
 }
 
 #[derive(Debug)]
@@ -44,11 +47,16 @@ enum ReplyTo {
 impl Caller {
     /// Creates a caller of `binding` that sends its results to `results`, several at a time.
     pub fn new(binding: Arc<Binding>, results: mpsc::UnboundedSender<Vec<SubmissionResult>>) -> Arc<Caller> {
-        Arc::new(Caller { binding, to: ReplyTo::Many(results), lane: OWN_LANE })
+        Arc::new(Caller { binding, to: ReplyTo::Many(results), lane: OWN_LANE, usage: None })
     }
 
-    pub(super) fn once(binding: Arc<Binding>, to: oneshot::Sender<CallResult>, lane: LaneId) -> Arc<Caller> {
-        Arc::new(Caller { binding, to: ReplyTo::One(Mutex::new(Some(to))), lane })
+    pub(super) fn once(
+        binding: Arc<Binding>,
+        to: oneshot::Sender<CallResult>,
+        lane: LaneId,
+        usage: Option<CallUsage>,
+    ) -> Arc<Caller> {
+        Arc::new(Caller { binding, to: ReplyTo::One(Mutex::new(Some(to))), lane, usage })
     }
 
     pub(super) fn result_for(&self, token: u64, mut called: CallResult) -> SubmissionResult {

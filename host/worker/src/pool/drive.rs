@@ -79,6 +79,8 @@ struct Driver {
     /// Messages in flight, in the order in which they were sent.
     sent: Vec<InFlight>,
     next_id: u64,
+    /// When the worker got its first call in flight, or last replied.
+    busy_since: Instant,
     /// Maximum number of calls of a message.
     calls_max: usize,
     /// Minimum number of calls of a message: those that take [`MESSAGE_TIME_MIN`].
@@ -99,6 +101,7 @@ pub(super) async fn drive(index: usize, options: PoolOptions, queue: QueueHandle
         parked: VecDeque::new(),
         sent: Vec::new(),
         next_id: 1,
+        busy_since: Instant::now(),
         calls_max: 1,
         calls_min: 1,
         long: false,
@@ -308,6 +311,9 @@ impl Driver {
             self.is_used_up = picked.any(|item| matches!(item.work, CallWork::Describe));
             let (first, calls) = (self.next_id, runs.iter().map(|run| run.calls.len()).sum());
             self.next_id += calls as u64;
+            if self.sent.is_empty() {
+                self.busy_since = Instant::now();
+            }
             // The calls are recorded before they are sent, so that they are not lost when the worker dies.
             let sent = self.sent.push_mut(InFlight { slot, first, runs, calls });
             for CallRun { caller, .. } in &sent.runs {
@@ -351,6 +357,7 @@ impl Driver {
     /// Handles the replies to a message. Calls that were not started go back to the queue, for the first free worker.
     fn settle(&mut self, process: &WorkerProcess, slot: usize, done: Vec<CallReply>) -> Result<(), WorkerEnd> {
         let wrong = || io::Error::other("it answers other calls than it was sent");
+        self.busy_since = Instant::now();
         let answered = |sent: &InFlight| sent.slot == slot && (1..=sent.calls).contains(&done.len());
         let at = self.sent.iter().position(answered).ok_or_else(wrong)?;
         let InFlight { mut runs, calls, .. } = self.sent.remove(at);
@@ -395,10 +402,16 @@ impl Driver {
     fn handle_death(&mut self, process: &mut WorkerProcess, end: &WorkerEnd) {
         let (reported, group, _) = process.progress();
         let current_call = self.current_call(reported);
-        let exit = process.kill();
+        let (exit, busy) = (process.kill(), self.busy_since.elapsed());
         let left = |caller: &Caller, item, id| {
             if id != current_call {
                 return Some(item);
+            }
+            if let Some(usage) = &caller.usage {
+                usage.add(|usage| {
+                    usage.attempts_lost += 1;
+                    usage.cpu_ns = usage.cpu_ns.saturating_add(busy.as_nanos() as u64);
+                });
             }
             // The worker's report is used only for a call that it has started.
             let (group, logged) = if id == reported { (group, process.logged()) } else { (None, Vec::new()) };
@@ -450,12 +463,26 @@ fn answer(
             Output::Inline(_) => 0,
         },
     };
+    let (nanos, memory_bytes) = (done.nanos, done.memory_bytes);
     let (lost_groups, lost_log) = losses.map_or_else(Default::default, |lost| (lost.groups, lost.log));
     let mut called = unpack(&work, &caller.binding.limits, process.slot(slot), done, lost_groups);
     if !lost_log.is_empty() {
         called.log.splice(..0, lost_log);
     }
     process.release(slot, taken);
+    if let Some(usage) = &caller.usage {
+        let log_bytes: u64 = called.log.iter().map(|line| line.message.len() as u64 + 1).sum();
+        usage.add(|usage| {
+            match &called.result {
+                Ok(_) => usage.attempts_succeeded += 1,
+                Err(_) => usage.attempts_failed += 1,
+            }
+            usage.tasks += 1;
+            usage.cpu_ns = usage.cpu_ns.saturating_add(nanos);
+            usage.memory_bytes_max = usage.memory_bytes_max.max(memory_bytes);
+            usage.log_bytes += log_bytes;
+        });
+    }
     caller.result_for(token, called)
 }
 

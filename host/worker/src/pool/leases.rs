@@ -2,15 +2,16 @@
 //! the node's processors with all other work.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use sandbar_core::{Fault, NodeId, TenantId};
+use sandbar_core::{Fault, JobRun, NodeId, TenantId, UsageAmounts};
 
 /// Schedules the calls of jobs.
 pub trait CallScheduler: Send + Sync + fmt::Debug {
     /// Starts a job, which ends when the returned value is dropped.
     ///
     /// # Errors
-    /// Fails if the scheduler can't start.
+    /// Fails if the scheduler can't start, or the tenant of a job of this node has used up a budget.
     fn start(&self, job: CallJob) -> Result<Box<dyn Leases>, Fault>;
 }
 
@@ -23,6 +24,31 @@ pub struct CallJob {
     pub tenant: TenantId,
     /// The node that it runs for, if that is another one.
     pub origin: Option<NodeId>,
+    /// Its identity in accounts.
+    pub run: JobRun,
+    /// What it uses.
+    pub usage: CallUsage,
+}
+
+/// Counts what the calls of a job use. Clones count together.
+#[derive(Debug, Clone, Default)]
+pub struct CallUsage(Arc<Mutex<UsageAmounts>>);
+
+impl CallUsage {
+    /// Adds to what was used.
+    pub fn add(&self, change: impl FnOnce(&mut UsageAmounts)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Returns what was used since the last call.
+    pub fn take(&self) -> UsageAmounts {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns whether something else may still add to it.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
 }
 
 /// The leases of a job.

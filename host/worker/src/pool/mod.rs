@@ -15,7 +15,7 @@ mod worker;
 use std::io;
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, TenantId};
+use sandbar_core::{Code, Fault, JobRun, TenantId};
 use sandbar_store::{SegmentDraft, SegmentPool};
 use tokio::sync::oneshot;
 
@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 pub use self::answer::fuzz_unpack;
 pub use self::binding::{Binding, PLAN_BYTES_MAX};
 pub use self::calls::{CallRequest, CallSubmission, Caller};
-pub use self::leases::{CallJob, CallScheduler, Lease, Leases};
+pub use self::leases::{CallJob, CallScheduler, CallUsage, Lease, Leases};
 pub use self::options::PoolOptions;
 pub use self::results::{CallProduct, CallResult, CompletedCall, LogLine, SubmissionResult};
 pub use self::running::peak_memory_bytes;
@@ -79,13 +79,14 @@ impl Pool {
 
     /// Runs a call of the node itself, which needs no lease. Dropping the future cancels the call if it has not started.
     pub async fn call(&self, request: CallRequest) -> CallResult {
-        self.call_in(request, OWN_LANE).await
+        self.call_in(request, OWN_LANE, None).await
     }
 
-    async fn call_in(&self, request: CallRequest, lane: LaneId) -> CallResult {
+    async fn call_in(&self, request: CallRequest, lane: LaneId, usage: Option<CallUsage>) -> CallResult {
         let (to, answer) = oneshot::channel();
         let CallRequest { binding, seed, work } = request;
-        match self.enqueue(Caller::once(binding, to, lane), vec![PendingCall { token: 0, seed, work, losses: None }]) {
+        let caller = Caller::once(binding, to, lane, usage);
+        match self.enqueue(caller, vec![PendingCall { token: 0, seed, work, losses: None }]) {
             Ok(()) => answer.await.unwrap_or_else(|_| no_workers().into()),
             Err(fault) => fault.into(),
         }
@@ -112,6 +113,8 @@ pub struct JobCalls {
     pool: Arc<Pool>,
     lane: Arc<JobLane>,
     tenant: TenantId,
+    run: JobRun,
+    usage: CallUsage,
     /// Memory of inputs, which no other job reuses: workers may have kept it.
     segments: Arc<SegmentPool>,
 }
@@ -133,17 +136,17 @@ impl JobCalls {
     /// Starts a job on the workers of `pool`.
     ///
     /// # Errors
-    /// Fails if the scheduler can't start.
+    /// Fails if the scheduler can't start, or does not accept the job.
     pub fn start(pool: &Arc<Pool>, scheduler: &dyn CallScheduler, job: CallJob) -> Result<JobCalls, Fault> {
-        let tenant = job.tenant;
+        let (tenant, run, usage) = (job.tenant, job.run.clone(), job.usage.clone());
         let id = pool.queue.add_lane(tenant, scheduler.start(job)?.into());
         let lane = Arc::new(JobLane { queue: pool.queue.clone(), id });
-        Ok(JobCalls { pool: pool.clone(), lane, tenant, segments: Arc::default() })
+        Ok(JobCalls { pool: pool.clone(), lane, tenant, run, usage, segments: Arc::default() })
     }
 
     /// Runs a call. Dropping the future cancels the call if it has not started.
     pub async fn call(&self, request: CallRequest) -> CallResult {
-        self.pool.call_in(request, self.lane.id).await
+        self.pool.call_in(request, self.lane.id, Some(self.usage.clone())).await
     }
 
     /// Returns memory for the input of a call. The job reuses it once the call's request is dropped.
@@ -152,6 +155,16 @@ impl JobCalls {
     /// When there is no memory.
     pub fn draft(&self, bytes: usize) -> io::Result<SegmentDraft> {
         self.segments.draft(bytes)
+    }
+
+    /// Returns the identity of the job in accounts.
+    pub fn run(&self) -> &JobRun {
+        &self.run
+    }
+
+    /// Returns the counter of what the job uses.
+    pub fn usage(&self) -> &CallUsage {
+        &self.usage
     }
 
     /// Returns the tenant of the job.

@@ -419,15 +419,19 @@ impl Worker {
         let Some(active) = self.active.get_mut(slot).and_then(Option::as_mut) else { return Ok(()) };
         let mut runtime = lock(&self.runtime);
         runtime.unblock(slot);
+        let start = monotonic_nanos();
+        if let Some(actor) = runtime.actors.get_mut(&slot) {
+            actor.start_running(start);
+        }
         // A task that was not announced to the node runs on behalf of the task that waits for it.
         let parent = runtime.tasks.get(slot).and_then(|task| Some(task.unannounced.as_ref()?.parent));
         let on_behalf_of = parent.and_then(|parent| runtime.tasks.get(parent)).map_or(active.id, |parent| parent.id);
         drop(runtime);
         self.memory.atomic(words::CURRENT_TASK).store(on_behalf_of, SeqCst);
         self.memory.atomic(words::STEPS).fetch_add(1, Relaxed);
-        let start = monotonic_nanos();
         let polled = active.running.poll(TaskId(on_behalf_of));
-        active.add_run(start, monotonic_nanos());
+        let end = monotonic_nanos();
+        active.add_run(start, end);
         self.memory.atomic(words::CURRENT_TASK).store(NO_TASK, SeqCst);
         match polled {
             Poll::Ready(ended) => self.finish(slot, ended),
@@ -436,7 +440,10 @@ impl Worker {
                 runtime.report_taken();
                 let inline = runtime.tasks.take_inline();
                 let is_on_gpu = runtime.tasks.is_on_gpu(slot);
-                let is_idle = runtime.actors.get(&slot).is_some_and(|actor| actor.is_idle());
+                let is_idle = runtime.actors.get_mut(&slot).is_some_and(|actor| {
+                    actor.stop_running(end);
+                    actor.is_idle()
+                });
                 match inline {
                     Some(task) => {
                         drop(runtime);

@@ -1,6 +1,7 @@
 //! Tasks for tests. A task without parameters, or with numbers only, is the root task of a test and returns what it
 //! observed.
 
+mod accounts;
 mod hogs;
 mod neighbours;
 mod numbers;

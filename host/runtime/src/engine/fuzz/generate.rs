@@ -4,8 +4,8 @@
 use std::num::NonZeroU64;
 
 use sandbar_core::{
-    ActorId, ActorOptions, Argument, Attempt, Code, ComponentId, Fault, GroupId, JobId, Limits, NodeId, ObjectId,
-    RetryOn, Strategy, TaskError, TaskId, TenantId, WorkerId,
+    ActorId, ActorOptions, Argument, Attempt, Code, ComponentId, Fault, GroupId, JobId, JobRun, Limits, NodeId,
+    ObjectId, RetryOn, Strategy, TaskError, TaskId, TenantId, WorkerId,
 };
 use sandbar_sched::RESOURCE_UNIT;
 use sandbar_worker::CompiledComponent;
@@ -223,6 +223,7 @@ impl Choices<'_> {
                 PeerMessage::Job {
                     root: self.root(),
                     tenant: TenantId(self.below(3).into()),
+                    run: JobRun { id: "job".to_owned(), run: self.below(3) },
                     name: "a job".into(),
                     lasting,
                 }

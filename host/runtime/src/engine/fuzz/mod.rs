@@ -124,8 +124,8 @@ impl Harness {
                 let outputs = JobOutputs { progress: Arc::default(), log, finished: Arc::new(OnceLock::new()) };
                 let root_task = RootTask::Client { name: "client".to_owned(), link };
                 let (done, result) = oneshot::channel();
-                let (tenant, files) = (TenantId::DEFAULT, Arc::default());
-                let new = NewJob { tenant, program, root_task, seed: 7, lasting: None, files, outputs };
+                let (tenant, run, files) = Default::default();
+                let new = NewJob { tenant, run, program, root_task, seed: 7, lasting: None, files, outputs };
                 engine.start_job(job, new, done);
                 results.push(result);
                 WorkerId(job.0)

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use sandbar_core::{JobId, NodeId, TenantId, WorkerId};
+use sandbar_core::{JobId, JobRun, NodeId, TenantId, WorkerId};
 
 use super::limits::{INTRODUCED_JOBS_MAX, check_number};
 use crate::calls::Program;
@@ -40,6 +40,8 @@ struct Connection {
 #[derive(Debug, Clone)]
 pub(super) struct IntroducedJob {
     pub(super) tenant: TenantId,
+    /// Identity in accounts.
+    pub(super) run: JobRun,
     /// Name of its root task.
     pub(super) name: Arc<str>,
 }
@@ -193,7 +195,7 @@ mod tests {
         connections.add(node, line, WorkerId(1));
         let root = |job: usize| JobRoot { node, job: JobId(job as u32) };
         let mut introduce = |job| {
-            let introduced = IntroducedJob { tenant: TenantId::DEFAULT, name: "job".into() };
+            let introduced = IntroducedJob { tenant: TenantId::DEFAULT, run: JobRun::default(), name: "job".into() };
             connections.introduced(node, root(job), introduced)
         };
         for job in 0..INTRODUCED_JOBS_MAX {

@@ -36,9 +36,10 @@ pub(super) use self::result_cache::lineage_of;
 
 use self::borrowed::Borrowed;
 use self::checkpoints::{Checkpoints, RemoteCheckpoint};
+use self::connections::IntroducedJob;
 use self::drain::Drain;
 use self::executor::{Executor, release_returns, send_cancelled};
-use self::owner::{RemoteFinished, RemoteItem};
+use self::owner::{RemoteFinished, RemoteItem, TaskName};
 use self::peer_values::{OutgoingValue, outgoing, with_contents};
 use self::programs::{IntroducedProgram, Programs};
 use self::proxy_tasks::ProxyTasks;
@@ -70,9 +71,26 @@ pub(super) struct Peers {
 
 /// A message that reports something of a job of this node: it goes to the job recorder.
 pub(super) enum JobReport<'a> {
-    Log { job: JobId, task: TaskId, name: Arc<str>, worker: WorkerId, level: u8, line: &'a str },
-    Progress { job: JobId, task: TaskId, name: &'a str, done: u64, total: Option<u64> },
-    Attempt(AttemptRecord),
+    Log {
+        job: JobId,
+        task: TaskId,
+        name: Arc<str>,
+        worker: WorkerId,
+        level: u8,
+        line: &'a str,
+    },
+    Progress {
+        job: JobId,
+        task: TaskId,
+        name: &'a str,
+        done: u64,
+        total: Option<u64>,
+    },
+    /// An attempt that another node ran: with the job and the name of its task, unless it is no longer wanted.
+    Attempt {
+        of: Option<TaskName>,
+        attempt: AttemptRecord,
+    },
 }
 
 impl Peers {
@@ -88,6 +106,14 @@ impl Peers {
             self.reservations.len(),
             cx.peers.remote_workers(),
         ]
+    }
+
+    /// Returns whether a task stands for another node, or was submitted by one.
+    pub(super) fn is_of_other_node(&self, cx: &Context, task: TaskId) -> bool {
+        let is_hosted = |parent: TaskId| self.proxies.is_proxy(parent);
+        cx.peers.is_any()
+            && (self.proxies.is_proxy(task)
+                || cx.scheduler.task(task).and_then(|view| view.parent).is_some_and(is_hosted))
     }
 
     /// Returns the root of a job that another node runs.
@@ -129,7 +155,11 @@ impl Peers {
         let mut lost: Vec<TaskId> =
             there.flat_map(|worker| worker.assigned.into_iter().chain(worker.blocked)).collect();
         lost.retain(|task| !self.proxies.is_proxy(*task));
-        cx.push(Effect::Job(JobEffect::NodeLost(cx.count_by_job(&lost), format!("node {node} is lost"))));
+        let lost = cx.count_by_job(&lost);
+        for (job, attempts) in &lost {
+            cx.usage.book(*job, |amounts| amounts.attempts_lost += attempts);
+        }
+        cx.push(Effect::Job(JobEffect::NodeLost(lost, format!("node {node} is lost"))));
         cx.peers.remove(node);
         self.executor.remove(|hosted| hosted.owner == node);
         self.programs.node_lost(node);
@@ -165,11 +195,12 @@ impl Peers {
                 let introduced = IntroducedProgram { program, tenant, component, limits };
                 self.programs.load(cx, node, introduced, own.into_iter())?;
             }
-            PeerMessage::Job { root, tenant, name, lasting } => {
+            PeerMessage::Job { root, tenant, run, name, lasting } => {
                 if let Some(lasting) = lasting.filter(|_| root.node != cx.node()) {
                     self.results.introduce(root, &lasting);
                 }
-                self.proxies.introduced(cx, node, root, tenant, &name)?;
+                let introduced = IntroducedJob { tenant, run, name: cx.ids.names.intern(name.into_owned()) };
+                self.proxies.introduced(cx, node, root, introduced)?;
             }
             PeerMessage::Submit(spec) => self.handle_submit(cx, node, spec, frame)?,
             PeerMessage::Recall(slot) => {
@@ -191,7 +222,7 @@ impl Peers {
                 let usage = AttemptUsage { started: cx.time.nanos.saturating_sub(usage.started), ..usage };
                 let finished = RemoteFinished { task, attempt, slot, returned, is_system: system, usage };
                 let record = owner::handle_finished(cx, &mut self.borrowed, node, finished);
-                return Ok(record.map(JobReport::Attempt));
+                return Ok(record.map(|(of, attempt)| JobReport::Attempt { of, attempt }));
             }
             PeerMessage::Blocked(task, blocked) => {
                 if let Some(worker) = cx.scheduler.task(task).and_then(|view| view.worker)

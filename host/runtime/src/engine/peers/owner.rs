@@ -188,18 +188,24 @@ pub(super) struct RemoteFinished<'a> {
     pub(super) usage: AttemptUsage,
 }
 
-/// Handles the end of an attempt on another node. Returns its record.
+/// A job, and the name of a task of it.
+pub(super) type TaskName = (JobId, Arc<str>);
+
+/// Handles the end of an attempt on another node. Returns its record, with the job and the name of its task unless another
+/// attempt runs.
 pub(super) fn handle_finished(
     cx: &mut Context,
     borrowed: &mut Borrowed,
     node: NodeId,
     finished: RemoteFinished<'_>,
-) -> Option<AttemptRecord> {
+) -> Option<(Option<TaskName>, AttemptRecord)> {
     let RemoteFinished { task, attempt, slot: worker, returned, is_system, usage } = finished;
     if cx.peers.node_of(worker) != Some(node) {
         return None;
     }
-    let job = cx.scheduler.task(task).filter(|view| is_attempt(view, worker, attempt)).map(|view| view.job);
+    let view = cx.scheduler.task(task).filter(|view| is_attempt(view, worker, attempt));
+    let of = view.map(|view| (view.job, view.name.clone()));
+    let job = of.as_ref().map(|(job, _)| *job);
     let mut held = Vec::new();
     let outcome = match (returned, job) {
         (Ok(values), Some(job)) => {
@@ -225,7 +231,7 @@ pub(super) fn handle_finished(
     // The slot is occupied until this event, whatever has become of the task.
     cx.step(Event::AttemptFinished { task, attempt, worker, outcome, nanos: usage.nanos });
     cx.steps(held.into_iter().map(|object| Event::ReferencesReleased { object, worker, count: 1 }));
-    Some(record)
+    Some((of, record))
 }
 
 /// Stores results. Adds the contained objects, which the slot holds until the event, to `held`.

@@ -117,6 +117,9 @@ pub(super) fn receive(
     value: PeerValue<'_>,
     holder: Option<NodeId>,
 ) -> Result<StoredValue, Arc<TaskError>> {
+    if let PeerValue::Value(bytes) = value {
+        cx.usage.book(job, |amounts| amounts.network_bytes += bytes.len() as u64);
+    }
     match value {
         PeerValue::Value(bytes) if !is_stored(bytes) => Ok(StoredValue::Inline(bytes.into())),
         PeerValue::Value(bytes) => {

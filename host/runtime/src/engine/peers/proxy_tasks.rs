@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use sandbar_core::{JobId, NodeId, TaskId, TenantId};
+use sandbar_core::{JobId, JobRun, NodeId, TaskId};
 use sandbar_sched::{Event, Submission};
 
 use super::super::context::Context;
@@ -23,6 +23,8 @@ pub(super) struct ProxyTasks {
     roots: FxHashMap<JobId, JobRoot>,
     /// Names of their root tasks.
     names: FxHashMap<JobId, Arc<str>>,
+    /// Their identities in accounts.
+    runs: FxHashMap<JobId, JobRun>,
     /// Jobs whose root node is not connected. They end with the tasks that run here for others.
     orphans: BTreeSet<JobId>,
     /// Proxy tasks.
@@ -69,12 +71,13 @@ impl ProxyTasks {
         let job = match self.known_job(root) {
             Some(job) => job,
             None => {
-                let IntroducedJob { tenant, name } = cx.peers.introduction(node, root)?.clone();
-                let (job, limits) = (cx.ids.next_job(), cx.options.job_limits);
+                let IntroducedJob { tenant, run, name } = cx.peers.introduction(node, root)?.clone();
+                let job = cx.ids.next_job();
                 self.jobs.insert(root, job);
                 self.roots.insert(job, root);
                 self.names.insert(job, name);
-                cx.step(Event::JobStarted { job, tenant, limits });
+                self.runs.insert(job, run.clone());
+                cx.start_job(job, tenant, run, None);
                 job
             }
         };
@@ -82,18 +85,16 @@ impl ProxyTasks {
         Some(job)
     }
 
-    /// A node introduces a job of another node: its tenant, and the name of its root task.
+    /// A node introduces a job of another node.
     pub(super) fn introduced(
         &mut self,
         cx: &mut Context,
         node: NodeId,
         root: JobRoot,
-        tenant: TenantId,
-        name: &str,
+        introduced: IntroducedJob,
     ) -> io::Result<()> {
         if root.node != cx.node() {
-            let name = cx.ids.names.intern(name.to_owned());
-            cx.peers.introduced(node, root, IntroducedJob { tenant, name })?;
+            cx.peers.introduced(node, root, introduced)?;
             self.job_of_root(cx, node, root);
         }
         Ok(())
@@ -111,8 +112,10 @@ impl ProxyTasks {
             let (root, name) = (self.root(cx, job), self.name(cx, job));
             let lasting = cx.jobs.get(&job).and_then(|job| job.cluster_name.clone());
             let lasting = lasting.as_deref().map(Cow::Borrowed);
-            let (tenant, name) = (cx.scheduler.tenant_of(job).unwrap_or_default(), Cow::Borrowed(&*name));
-            cx.peers.send(node, &PeerMessage::Job { root, tenant, name, lasting });
+            let run = cx.jobs.get(&job).map(|job| &job.run).or_else(|| self.runs.get(&job)).cloned();
+            let (tenant, run) = (cx.scheduler.tenant_of(job).unwrap_or_default(), run.unwrap_or_default());
+            let name = Cow::Borrowed(&*name);
+            cx.peers.send(node, &PeerMessage::Job { root, tenant, run, name, lasting });
         }
     }
 
@@ -172,6 +175,7 @@ impl ProxyTasks {
         let root = self.roots.remove(&job)?;
         self.jobs.remove(&root);
         self.names.remove(&job);
+        self.runs.remove(&job);
         self.orphans.remove(&job);
         Some(root)
     }

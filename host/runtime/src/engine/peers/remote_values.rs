@@ -108,7 +108,13 @@ impl MissedValues {
         let (object, bytes, checkpoint_of) = (value.object, value.bytes, value.checkpoint_of);
         let job = cx.scheduler.job_of_object(object).unwrap_or(JobId(0));
         let copy = match fetched {
-            Ok(value) if value.bytes() == bytes => cx.values.add(job, object, ValueMemory::Sealed(value)),
+            Ok(value) if value.bytes() == bytes => {
+                // A value that a task computed here for another node is not fetched from one.
+                if key.node != cx.node() {
+                    cx.usage.book(job, |amounts| amounts.network_bytes = amounts.network_bytes.saturating_add(bytes));
+                }
+                cx.values.add(job, object, ValueMemory::Sealed(value))
+            }
             Ok(value) => Err(Fault::new(Code::Host, format!("it has {} bytes instead of {bytes}", value.bytes()))),
             Err(why) => Err(why),
         };

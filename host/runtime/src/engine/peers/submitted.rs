@@ -66,6 +66,7 @@ pub(super) fn start(
     else {
         return Err(invalid("a task, but there are no ids left"));
     };
+    cx.usage.book(job, |amounts| amounts.network_bytes += spec.arguments.len() as u64);
     let lent: Vec<ObjectId> = spec.needs.iter().chain(&spec.refs).copied().collect();
     lent.iter().for_each(|object| borrowed.add(cx, node, *object, proxy, worker));
     for (object, value) in &spec.values {

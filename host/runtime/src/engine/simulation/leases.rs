@@ -25,7 +25,8 @@ pub(super) struct LeaseJob {
 
 impl LeaseJob {
     pub(super) fn start(engine: &mut Engine, id: JobId, tenant: TenantId) -> LeaseJob {
-        engine.start_call_job(id, CallJob { name: "train", tenant, origin: None });
+        let (run, usage) = Default::default();
+        engine.start_call_job(id, CallJob { name: "train", tenant, origin: None, run, usage }).unwrap();
         let (requested, granted, held, returned) = Default::default();
         LeaseJob { id, requested, granted, held, returned, has_ended: false }
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustc_hash::FxHasher;
-use sandbar_core::{Argument, JobId, Limits, NodeId, Seed, TaskKind, TenantId, VALUE_INLINE_BYTES_MAX};
+use sandbar_core::{Argument, JobId, JobRun, Limits, NodeId, Seed, TaskKind, TenantId, VALUE_INLINE_BYTES_MAX};
 use sandbar_jobs::{JobLog, LogOutput};
 use sandbar_sched::{JobLimits, RESOURCE_UNIT, ResourceSet};
 use sandbar_store::{SpillFolder, StoreLimits, ValueStore};
@@ -253,6 +253,7 @@ impl World {
         let (done, result) = oneshot::channel();
         let new = NewJob {
             tenant: tenant_of(work.node),
+            run: JobRun::first(work.name.as_deref().unwrap_or_default()),
             program: self.program.clone(),
             root_task: RootTask::Function { function: 0, arguments: arguments.into() },
             seed: work.seed,

@@ -45,6 +45,32 @@ pub(in crate::program) struct ResidentActor {
     unsaved: u32,
     /// A finished call that is reported only after the checkpoint that follows it.
     unreported: Option<FinishedCall>,
+    clock: ActorClock,
+}
+
+/// Computing time of an actor, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct ActorClock {
+    /// Time so far, and since when its code runs.
+    ran: u64,
+    runs_since: Option<u64>,
+    /// Time of calls that report it.
+    of_calls: u64,
+}
+
+impl ActorClock {
+    fn now(&self) -> u64 {
+        self.ran + self.runs_since.map_or(0, |since| monotonic_nanos().saturating_sub(since))
+    }
+
+    /// Adds the time of the current call since it became that.
+    fn count(&mut self, call: &mut CurrentCall) {
+        let nanos = self.now().saturating_sub(call.from);
+        call.nanos += nanos;
+        if !call.is_checkpoint {
+            self.of_calls += nanos;
+        }
+    }
 }
 
 struct ParkedCall {
@@ -59,9 +85,12 @@ struct ParkedCall {
 /// The call for which the actor's code runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CurrentCall {
-    /// Start time in nanoseconds of the machine's clock, and GPU time so far.
+    /// Start time in nanoseconds of the machine's clock, GPU time so far, and computing time so far.
     pub started: u64,
     pub gpu_nanos: u64,
+    pub nanos: u64,
+    /// Computing time of the actor when the call last became the current one, in nanoseconds.
+    from: u64,
     /// Whether no other call may run or wait beside it.
     is_alone: bool,
     pub is_checkpoint: bool,
@@ -70,7 +99,7 @@ pub(super) struct CurrentCall {
 impl CurrentCall {
     /// Starts a call.
     pub(super) fn start(is_alone: bool) -> CurrentCall {
-        CurrentCall { started: monotonic_nanos(), gpu_nanos: 0, is_alone, is_checkpoint: false }
+        CurrentCall { started: monotonic_nanos(), gpu_nanos: 0, nanos: 0, from: 0, is_alone, is_checkpoint: false }
     }
 
     /// Starts a checkpoint.
@@ -96,12 +125,14 @@ pub(super) struct FinishedCall {
 
 /// The calls that an ended actor leaves.
 pub(super) struct UnfinishedCalls {
-    /// The task that created the actor, if a call was current.
-    pub creator: Option<TaskContext>,
+    /// The current call, and the task that created the actor.
+    pub current: Option<(CurrentCall, TaskContext)>,
     /// The call before the current checkpoint.
     pub unreported: Option<FinishedCall>,
-    pub parked: Vec<TaskContext>,
+    pub parked: Vec<(TaskContext, CurrentCall)>,
     pub queued: VecDeque<QueuedCall>,
+    /// Computing time of its calls, which is not that of the task that created it, in nanoseconds.
+    pub nanos_of_calls: u64,
 }
 
 impl ResidentActor {
@@ -116,7 +147,18 @@ impl ResidentActor {
             current: None,
             unsaved: 0,
             unreported: None,
+            clock: ActorClock::default(),
         }
+    }
+
+    /// Its code runs from now on.
+    pub(in crate::program) fn start_running(&mut self, now: u64) {
+        self.clock.runs_since = Some(now);
+    }
+
+    /// Its code waits from now on.
+    pub(in crate::program) fn stop_running(&mut self, now: u64) {
+        self.clock.ran += self.clock.runs_since.take().map_or(0, |since| now.saturating_sub(since));
     }
 
     /// Marks the actor as created.
@@ -167,7 +209,11 @@ impl ResidentActor {
             if let Some(ParkedCall { own, call, .. }) = self.parked.remove(&id) {
                 return Some(match ready {
                     ReadyCall::Resume(_) => ReadyCall::Resume((own, call)),
-                    ReadyCall::Abandon(_) => ReadyCall::Abandon((own, call)),
+                    ReadyCall::Abandon(_) => {
+                        // It reports no time: that counts for the task that created the actor.
+                        self.clock.of_calls = self.clock.of_calls.saturating_sub(call.nanos);
+                        ReadyCall::Abandon((own, call))
+                    }
                 });
             }
         }
@@ -187,12 +233,14 @@ impl ResidentActor {
 
     /// Makes a call the current one, and keeps the context of the creating task meanwhile.
     pub(super) fn begin_call(&mut self, call: CurrentCall, creator: TaskContext) {
-        self.current = Some((call, creator));
+        self.current = Some((CurrentCall { from: self.clock.now(), ..call }, creator));
     }
 
     /// Ends the current call. Returns it, with the context of the creating task.
     pub(super) fn end_call(&mut self) -> Option<(CurrentCall, TaskContext)> {
-        self.current.take()
+        let (mut call, creator) = self.current.take()?;
+        self.clock.count(&mut call);
+        Some((call, creator))
     }
 
     /// Makes a call wait until any of the objects has arrived.
@@ -238,12 +286,14 @@ impl ResidentActor {
     }
 
     /// Ends the actor.
-    pub(super) fn end(self) -> UnfinishedCalls {
+    pub(super) fn end(mut self) -> UnfinishedCalls {
+        let current = self.end_call();
         UnfinishedCalls {
-            creator: self.current.map(|(_, creator)| creator),
+            current,
             unreported: self.unreported,
-            parked: self.parked.into_values().map(|parked| parked.own).collect(),
+            parked: self.parked.into_values().map(|parked| (parked.own, parked.call)).collect(),
             queued: self.queue,
+            nanos_of_calls: self.clock.of_calls,
         }
     }
 }

@@ -187,10 +187,7 @@ impl WorkerRuntime {
             Ok(true) => Ok(()),
             Err(fault) => Err(fault),
         };
-        let CurrentCall { started, gpu_nanos, .. } = call;
-        let nanos = monotonic_nanos().saturating_sub(started);
-        let usage = AttemptUsage { started, nanos, waited_nanos: 0, gpu_nanos, memory_bytes };
-        let report = AttemptReport { usage, ..AttemptReport::default() };
+        let report = AttemptReport { usage: usage_of(&call, memory_bytes), ..AttemptReport::default() };
         let Some(actor) = self.actors.get_mut(&slot) else { return };
         if let Some(FinishedCall { own, result, report }) = actor.finish_call(FinishedCall { own, result, report }) {
             self.finish(own, result, report);
@@ -273,26 +270,32 @@ impl WorkerRuntime {
         fault: Fault,
         report: AttemptReport,
     ) {
-        let lost = AttemptReport { lost: true, ..AttemptReport::default() };
+        let lost = |usage| AttemptReport { usage, lost: true, ..AttemptReport::default() };
         let death = |of: &str| Fault::new(Code::ActorDied, format!("the actor died while {of}: {}", fault.message));
-        let UnfinishedCalls { creator, unreported, parked, queued } = actor.end();
-        if let Some(mut creator) = creator {
+        let UnfinishedCalls { current, unreported, parked, queued, nanos_of_calls } = actor.end();
+        let memory_bytes = report.usage.memory_bytes;
+        if let Some((call, mut creator)) = current {
+            let usage = usage_of(&call, memory_bytes);
             if own.job == creator.job {
                 creator.holds = std::mem::take(&mut own.holds);
             }
-            let call = std::mem::replace(&mut own, creator);
+            let called = std::mem::replace(&mut own, creator);
             match unreported {
-                Some(finished) => self.finish(finished.own, Err(death("its checkpoint ran")), lost),
-                None => self.finish(call, Err(fault.clone()), AttemptReport { lost: true, ..report }),
+                Some(FinishedCall { own, report, .. }) => {
+                    self.finish(own, Err(death("its checkpoint ran")), lost(report.usage));
+                }
+                None => self.finish(called, Err(fault.clone()), lost(usage)),
             }
         }
-        for parked in parked {
-            self.finish(parked, Err(death("this call waited")), lost);
+        for (parked, call) in parked {
+            self.finish(parked, Err(death("this call waited")), lost(usage_of(&call, memory_bytes)));
         }
         for QueuedCall { own, .. } in queued {
             self.node.send(&WorkerMessage::CallDropped(own.id));
             self.release_all(&own);
         }
+        let mut report = report;
+        report.usage.nanos = report.usage.nanos.saturating_sub(nanos_of_calls);
         self.finish(own, Err(fault), report);
     }
 
@@ -302,4 +305,11 @@ impl WorkerRuntime {
         self.release_all(own);
         self.node.publish_in_time();
     }
+}
+
+/// Returns what a call of an actor has used so far.
+fn usage_of(call: &CurrentCall, memory_bytes: u64) -> AttemptUsage {
+    let CurrentCall { started, gpu_nanos, nanos, .. } = *call;
+    let waited_nanos = monotonic_nanos().saturating_sub(started).saturating_sub(nanos);
+    AttemptUsage { started, nanos, waited_nanos, gpu_nanos, memory_bytes }
 }
