@@ -3,7 +3,7 @@
 mod dsl;
 
 use dsl::*;
-use sandbar_core::{ActorId, JobId, TenantId};
+use sandbar_core::{ActorId, JobId, ObjectId, TenantId};
 use sandbar_sched::DailyAmounts;
 
 /// The drivers of the jobs 1 (tenant 1) and 2 (tenant 2).
@@ -132,6 +132,22 @@ fn a_worker_that_dies_of_one_task_costs_the_others_no_retry() {
     world.lose(5, &[10, 12]).discard_actions().worker_of(6, 1, 1).emits("run w6 t10#3");
     world.block(10, 6, true).emits("run w6 t12#2").block(12, 6, true).lose(6, &[10, 12]).discard_actions();
     world.error_is(10, "main > t10: its worker died while it ran, or it failed, in each of 4 attempts [worker-lost]");
+}
+
+/// Jobs of a tenant share workers, and a task may name any number.
+#[test]
+fn jobs_of_a_tenant_have_objects_of_their_own() {
+    let mut world = World::empty();
+    world.node_with_workers(1, 4, 1).running_job_of(1, 1, 1, DRIVER).running_job_of(3, 1, 3, 300).worker_of(1, 1, 1);
+    let third = Submission { job: JobId(3), parent: Some(parent(3, 0, 300)), ..t(30) };
+    world.discard_actions().submit(t(10)).emits("run w1 t10").block(10, 1, true).submit(third).emits("run w1 t30");
+    world.put(50, 10, 1, &[]).discard_actions();
+    for (task, action) in [(10, "deliver"), (30, "refuse"), (999, "refuse")] {
+        world.request(50, 1, task);
+        assert_eq!(world.actions_of(action).len(), 1, "{task}");
+    }
+    let may_use = [1, 2, 3].map(|job| world.steps.may_use(JobId(job), ObjectId(50)));
+    assert_eq!(may_use, [true, false, false]);
 }
 
 #[test]

@@ -143,8 +143,8 @@ pub fn messages() -> Vec<Vec<u8>> {
             (ACTORS, encode_message(&WorkerMessage::Retain(a, b))),
             (ACTORS, encode_message(&WorkerMessage::CallDropped(c))),
             (CLIENT, encode_message(&WorkerMessage::FindActor { object: d, task: 0, attempt: 0, name: "one" })),
-            (CLIENT, encode_message(&WorkerMessage::KillActor(a, true))),
-            (CLIENT, encode_message(&WorkerMessage::KillActor(a, false))),
+            (CLIENT, encode_message(&WorkerMessage::KillActor(a, 1, true))),
+            (CLIENT, encode_message(&WorkerMessage::KillActor(a, 1, false))),
         ]),
         // A generator.
         history(&[

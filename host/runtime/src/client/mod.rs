@@ -323,7 +323,7 @@ impl ClientJob {
     /// Fails if the job has ended.
     pub async fn kill_actor(&self, actor: ActorId, restart: bool) -> Result<(), Fault> {
         let reserved = self.line.reserve(0).await.map_err(job_ended)?;
-        self.line.send(&WorkerMessage::KillActor(actor.0, restart), None, reserved);
+        self.line.send(&WorkerMessage::KillActor(actor.0, self.task.task.0, restart), None, reserved);
         Ok(())
     }
 

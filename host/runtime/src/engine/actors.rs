@@ -128,6 +128,13 @@ pub(super) fn holds_handle(cx: &Context, worker: WorkerId, actor: ActorId) -> bo
     cx.scheduler.object(actor.handle()).is_some_and(|handle| handle.holders.iter().any(is_holder))
 }
 
+/// Returns whether a task of a worker may kill an actor: it is of the task's job, or a detached one of its tenant. The worker
+/// may hold handles of other jobs of its tenant as well.
+pub(super) fn may_kill(cx: &Context, worker: WorkerId, task: TaskId, actor: ActorId) -> bool {
+    let view = cx.scheduler.task(task).filter(|view| view.worker == Some(worker));
+    view.is_some_and(|view| cx.scheduler.may_use(view.job, actor.handle()))
+}
+
 /// Returns whether a worker runs an attempt of a call.
 pub(super) fn runs_call(cx: &Context, worker: WorkerId, call: TaskId, attempt: Attempt) -> bool {
     cx.scheduler.task(call).is_some_and(|view| view.worker == Some(worker) && view.attempt == attempt)
@@ -149,4 +156,35 @@ pub(super) fn cancel(cx: &mut Context, object: ObjectId, by: TaskId, recursive: 
     }
     cx.push(Effect::EndCall(task));
     cx.push(Effect::Step(Box::new(Event::Cancelled { task, recursive })));
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbar_core::{JobRun, Limits, TenantId};
+    use sandbar_sched::WorkerKind;
+    use sandbar_worker::CompiledComponent;
+
+    use super::super::simulation::idle_engine;
+    use super::*;
+    use crate::calls::Program;
+
+    /// A task may name any number, and a worker may hold handles for several jobs of a tenant.
+    #[test]
+    fn tasks_kill_actors_of_their_job_alone() {
+        let mut engine = idle_engine(4);
+        let compiled = Arc::new(CompiledComponent::placeholder().unwrap());
+        let program = Arc::new(Program { compiled, limits: Limits::default(), tasks: Vec::new() });
+        let [(first, one), (second, other)] = [(JobId(11), TaskId(1)), (JobId(12), TaskId(2))].map(|(job, task)| {
+            engine.cx.start_job(job, TenantId(7), JobRun::default(), None);
+            let worker = engine.workers.start(&mut engine.cx, WorkerKind::Driver(job)).unwrap();
+            let call = TaskPayload::new(program.clone(), 0, 0, Box::default(), 0);
+            engine.cx.step(Event::Submitted { task: Submission::bare(task, job, "main".into(), call) });
+            engine.run_effects();
+            (worker, task)
+        });
+        let (object, value) = (ObjectId(50), StoredValue::Inline(Box::default()));
+        engine.cx.step(Event::Put { object, task: one, worker: first, value, refs: Vec::new() });
+        let may_kill = |worker, task| may_kill(&engine.cx, worker, task, ActorId(object.0));
+        assert_eq!([may_kill(first, one), may_kill(second, other), may_kill(first, other)], [true, false, false]);
+    }
 }

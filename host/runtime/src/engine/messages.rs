@@ -129,7 +129,12 @@ impl Engine {
                 let (object, task, attempt) = (TaskId(object), TaskId(task), Attempt(attempt));
                 cx.push(Effect::FindActor { worker, object, task, attempt, name: name.to_owned() });
             }
-            WorkerMessage::KillActor(actor, restart) => cx.push(Effect::KillActor(worker, ActorId(actor), restart)),
+            WorkerMessage::KillActor(actor, task, restart) => {
+                let actor = ActorId(actor);
+                if actors::may_kill(cx, worker, TaskId(task), actor) {
+                    cx.push(Effect::KillActor(worker, actor, restart));
+                }
+            }
             WorkerMessage::CreateGroup { group, task, request } => groups::create(cx, worker, group, task, request)?,
             WorkerMessage::RemoveGroup(group, task) => {
                 cx.step(Event::GroupRemoved { group: GroupId(group), task: TaskId(task), worker });

@@ -199,9 +199,11 @@ impl<C, V> Scheduler<C, V> {
         let Some(worker_at) = self.cluster.workers.find(worker) else { return };
         let task = self.ids.find_task(task).filter(|at| self.acts_for(worker_at, *at));
         let job = task.map(|at| self.tasks[at].job);
+        // What a worker holds for one job is not there for its other jobs. A peer has none of its own.
+        let is_peer = self.cluster.workers[worker_at].kind == WorkerKind::PeerProxy;
         let is_usable = |object: &Object<V>| {
             let is_of = |job: JobKey| object.job == job || self.is_shared(object, job);
-            object.is_held_by(worker) || job.is_some_and(is_of)
+            job.is_some_and(is_of) || is_peer && object.is_held_by(worker)
         };
         match self.usable(id, is_usable) {
             // An object of another job is as good as none.

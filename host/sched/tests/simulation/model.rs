@@ -577,7 +577,8 @@ impl Model {
             return;
         }
         let job = self.acts_for(worker, task);
-        let may = |object: &&mut Object| Some(object.job) == job || object.holds.contains_key(&worker.0);
+        let is_peer = self.workers[&worker.0].kind == WorkerKind::PeerProxy;
+        let may = |object: &&mut Object| Some(object.job) == job || is_peer && object.holds.contains_key(&worker.0);
         match self.objects.get_mut(&id).filter(may) {
             Some(object) => *object.wants.entry(worker.0).or_default() += 1,
             None => *self.step.refused.entry((worker.0, id)).or_default() += 1,

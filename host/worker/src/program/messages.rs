@@ -119,8 +119,8 @@ pub enum WorkerMessage<'a> {
         /// Name of the actor.
         name: &'a str,
     },
-    /// Ends an actor, or restarts it if the flag is set.
-    KillActor(u64, bool),
+    /// A task (second) ends an actor (first), or restarts it if the flag is set.
+    KillActor(u64, u64, bool),
     /// A task stored a value.
     Put {
         /// Number of the object.

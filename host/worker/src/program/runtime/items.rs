@@ -75,7 +75,7 @@ impl WorkerRuntime {
     pub(super) fn begin_item(&mut self, slot: TaskSlot, stream: u64, nanos: Option<u64>) -> Result<(), Refusal> {
         let own = self.tasks.require(slot)?;
         let (id, job, is_held) = (own.id, own.job, own.holds.contains(&stream));
-        let Some(flow) = self.streams.get_mut(stream).filter(|_| is_held) else {
+        let Some(flow) = self.streams.get_mut(job, stream).filter(|_| is_held) else {
             return Err(Refusal::bad_request(format!("object {stream} is not a stream that it holds")));
         };
         if flow.has_items() || self.objects.is_there(ObjectKey::new(job, stream), false) {
@@ -92,7 +92,7 @@ impl WorkerRuntime {
 
     pub(super) fn poll_item(&mut self, slot: TaskSlot, stream: u64) -> Poll<Result<NextItem, Refusal>> {
         let Some(own) = self.tasks.get_mut(slot) else { return Poll::Ready(Err(task_ended())) };
-        let Some(flow) = self.streams.get_mut(stream) else { return Poll::Ready(Err(task_ended())) };
+        let Some(flow) = self.streams.get_mut(own.job, stream) else { return Poll::Ready(Err(task_ended())) };
         let key = ObjectKey::new(own.job, stream);
         let following = match flow.take_item() {
             Some(item) => {

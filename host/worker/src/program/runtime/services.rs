@@ -160,7 +160,8 @@ impl Services for TaskServices {
     fn kill(&mut self, actor: ActorId, restart: bool) -> Result<(), Refusal> {
         let mut runtime = lock(&self.runtime);
         runtime.announce(self.slot);
-        runtime.node.send(&WorkerMessage::KillActor(actor.0, restart));
+        let task = runtime.tasks.require(self.slot)?.id;
+        runtime.node.send(&WorkerMessage::KillActor(actor.0, task, restart));
         runtime.node.publish();
         Ok(())
     }

@@ -101,8 +101,9 @@ impl ReceivedStreams {
         self.all.insert(stream, ReceivedStream { job, buffer, items, taken: 0, reported: 0, waiter: None });
     }
 
-    pub(super) fn get_mut(&mut self, stream: u64) -> Option<&mut ReceivedStream> {
-        self.all.get_mut(&stream)
+    /// Returns a stream of a job. Those of other jobs are not there.
+    pub(super) fn get_mut(&mut self, job: u32, stream: u64) -> Option<&mut ReceivedStream> {
+        self.all.get_mut(&stream).filter(|flow| flow.job == job)
     }
 
     /// Adds an item. Returns the task that waits for it, if any; `None` if the stream does not exist any more.
@@ -146,5 +147,19 @@ impl ReceivedStreams {
             return None;
         }
         self.all.remove(&stream).map(|flow| (flow.job, flow.items))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Jobs of a tenant share workers, and their tasks may name any number.
+    #[test]
+    fn a_stream_is_of_its_job() {
+        let mut streams = ReceivedStreams::default();
+        streams.open(7, 1, 4);
+        let is_there = [(1, 7), (2, 7), (1, 8)].map(|(job, stream)| streams.get_mut(job, stream).is_some());
+        assert_eq!(is_there, [true, false, false]);
     }
 }
