@@ -203,6 +203,7 @@ impl Command {
   host submit examples/pi --cpus 4 --gpus 1 --resource license=2
   host submit examples/pi --arg tasks=1000 --join 10.0.0.1:7410 --token sbt2-...   (on a cluster)
   host submit examples/pi --node 10.0.0.1:7410 --no-wait                           (in a cluster, without waiting)
+  host submit examples/taxi.toml --node 10.0.0.1:7410                              (files are sent, the output comes back)
   host jobs logs -f                     (logs of the last job)
 
 Exit codes: 0 success, 1 some groups failed or the job failed, 2 wrong usage;
@@ -230,8 +231,8 @@ pub(crate) struct Submit {
     pub walls: crate::walls::WallArgs,
     #[command(flatten)]
     pub member: crate::cluster_args::MemberArgs,
-    /// Programs only: submit to the cluster of this node as a tenant (`--token`), and follow the job. Ctrl-C detaches
-    /// from the job, which continues.
+    /// Submit to the cluster of this node as a tenant (`--token`), with the files that the job names, and follow the job.
+    /// Ctrl-C detaches from the job, which continues.
     #[arg(long, value_name = "ADDRESS", value_parser = crate::cluster_args::address, conflicts_with = "join")]
     pub node: Option<sandbar_node::NodeAddress>,
     #[command(flatten)]

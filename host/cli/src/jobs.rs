@@ -9,10 +9,10 @@ use crate::cluster_args::Remote;
 use crate::error::CliError;
 use crate::job_limits::{POLL_INTERVAL, SCANNED_JOBS_MAX};
 use crate::job_source::{self, JobFields, JobInCluster, ListedJob, SourcedJob, job_store, query_running};
-use crate::output;
 use crate::remote::FollowOutput;
 use crate::table::{Columns, cell, ending, time};
 use crate::view_args::{JobSelector, Jobs};
+use crate::{output, remote_jobs};
 
 pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
     match jobs {
@@ -30,6 +30,7 @@ pub(crate) async fn run(jobs: Jobs) -> Result<ExitCode, CliError> {
             SourcedJob::Cluster(remote) => cluster_logs(*remote, follow, task).await?,
         },
         Jobs::Stop { id, remote } => stop(&id, remote).await?,
+        Jobs::Output { id, output, remote } => remote_jobs::download(&id, &output, remote).await?,
         Jobs::Delete { ids } => {
             let store = job_store()?;
             for id in ids {
@@ -125,7 +126,7 @@ fn cluster_status(job: &ClusterJob, as_json: bool) -> Result<(), CliError> {
     if job.state.is_finished() {
         lines.push(("tasks", task_counts(JobCounts { takeovers: 0, ..job.counts })));
     }
-    let arguments = job.arguments.iter().map(|(name, value)| (name, value));
+    let arguments = job.work.arguments().iter().map(|(name, value)| (name, value));
     let error = job.error.as_ref().map(|error| error.message.clone());
     output::print(&status_text(job.into(), arguments, lines, error))
 }

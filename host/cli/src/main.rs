@@ -26,6 +26,7 @@ mod plain;
 mod progress;
 mod remedy;
 mod remote;
+mod remote_jobs;
 mod shares;
 mod signals;
 mod table;
@@ -166,6 +167,10 @@ fn report_failure(failure: CliError) -> ExitCode {
 }
 
 async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {
+    if submit.node.is_some() && submit.walls.require_walls {
+        let message = "--require-walls is for a node of this machine: the nodes of a cluster decide for themselves";
+        return Err(CliError::Usage(message.to_owned()));
+    }
     let is_job_file = submit.job.extension().is_some_and(|extension| extension == "toml");
     if !is_job_file {
         return run_program(submit, interruption).await;
@@ -173,11 +178,6 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
     interruption.set_outcome(NOTHING_WRITTEN);
     if !submit.args.is_empty() {
         return Err(CliError::Usage("--arg is for programs; change a job file's settings with --set".to_owned()));
-    }
-    if submit.node.is_some() {
-        let message =
-            "--node is for programs: a job file's models are trained by this node and the others of a cluster (--join)";
-        return Err(CliError::Usage(message.to_owned()));
     }
     if submit.shares.is_of_programs() {
         let message = "--cpus, --gpus, --resource, --object-memory and --disk-reserve are for programs; bound a job file's \
@@ -190,6 +190,9 @@ async fn run_submit(submit: Submit, interruption: &Interruption) -> Result<ExitC
         _ => CliError::Usage(format!("{file}: {e}")),
     })?;
     let job = Job::parse(&text, &submit.overrides()).map_err(|e| CliError::Usage(e.describe(file)))?;
+    if submit.node.is_some() {
+        return remote_jobs::submit(submit, job, interruption).await;
+    }
     if submit.dry_run {
         return dry_run::job(&job, &submit.shares, submit.json).await;
     }
@@ -249,11 +252,7 @@ async fn run_program(mut submit: Submit, interruption: &Interruption) -> Result<
         return Err(CliError::Usage(message.to_owned()));
     }
     if submit.node.is_some() {
-        if submit.walls.require_walls {
-            let message = "--require-walls is for a node of this machine: the nodes of a cluster decide for themselves";
-            return Err(CliError::Usage(message.to_owned()));
-        }
-        return remote::submit(submit, interruption).await;
+        return remote::submit_program(submit, interruption).await;
     }
     if submit.member.token.is_some() && submit.member.join.is_none() {
         return Err(CliError::Usage("--token is for a cluster: add --join or --node".to_owned()));

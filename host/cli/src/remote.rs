@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use sandbar_node::{
-    ClusterClient, ClusterJob, FollowEvent, LoggedLine, NewClusterJob, NodeAddress, ProgressRow, RunState, build_crate,
-    machine,
+    ClusterClient, ClusterJob, FileArgument, FollowEvent, JobWork, LoggedLine, NamedStoredFile, NewClusterJob,
+    NodeAddress, ProgramWork, ProgressRow, RunState, UploadContents, build_crate, find_files, machine,
 };
 
 use crate::args::Submit;
@@ -40,20 +40,65 @@ pub(crate) async fn client(
 }
 
 /// Submits a program to a cluster.
-pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {
+pub(crate) async fn submit_program(submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {
+    let program = submit.job.display().to_string();
+    let (path, task) = program.rsplit_once('#').unwrap_or((&program, MAIN));
+    let component = component(Path::new(path), submit.quiet).await?;
+    let (task, arguments) = (task.to_owned(), submit.args.clone());
+    let work = tokio::task::spawn_blocking(move || {
+        let mut contents = UploadContents::default();
+        let (component, component_bytes) = contents.add_component(&component).map_err(CliError::failed)?;
+        let files = file_arguments(&arguments, &mut contents)?;
+        Ok::<_, CliError>((ProgramWork { component, component_bytes, task, arguments, files }, contents))
+    });
+    let (work, contents) = work.await.map_err(CliError::failed)??;
+    let new = NewClusterJob::new(&program, JobWork::Program(work), submit.key.clone());
+    let Some((job, _)) = submit_and_follow(&submit, new, &contents, interruption).await? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    ended(&job, OutputForm::new(submit.json, submit.quiet))
+}
+
+/// Finds the files that arguments name (`@PATH`), and adds them to the contents of the submission.
+fn file_arguments(
+    arguments: &[(String, String)],
+    contents: &mut UploadContents,
+) -> Result<Vec<FileArgument>, CliError> {
+    let mut named: Vec<FileArgument> = Vec::new();
+    for (argument, value) in arguments {
+        // Of several values, the last one counts.
+        named.retain(|other| other.argument != *argument);
+        // A text that starts with `@` is written with `@@`.
+        let Some(path) = value.strip_prefix('@').filter(|path| !path.starts_with('@')) else { continue };
+        let found = find_files(path).map_err(|e| CliError::Failed(format!("{e} [{}]", e.code().as_str())))?;
+        let file = |path: PathBuf| {
+            let content = contents.add(&path).map_err(CliError::failed)?;
+            let text = path.to_string_lossy();
+            Ok::<_, CliError>(NamedStoredFile { name: text.strip_prefix("./").unwrap_or(&text).to_owned(), content })
+        };
+        let files = found.into_iter().map(file).collect::<Result<_, _>>()?;
+        named.push(FileArgument { argument: argument.clone(), files });
+    }
+    Ok(named)
+}
+
+/// Submits a job, and follows it to its end. Returns the finished job and the client; `None` with `--no-wait`.
+pub(crate) async fn submit_and_follow(
+    submit: &Submit,
+    new: NewClusterJob,
+    contents: &UploadContents,
+    interruption: &Interruption,
+) -> Result<Option<(ClusterJob, ClusterClient)>, CliError> {
     if submit.shares.is_of_programs() || submit.shares.workers.is_some() || submit.shares.memory.is_some() {
         let message = "--workers, --memory and program resources can't be set with --node: set them on the cluster's \
                        nodes (see `host serve --help`)";
         return Err(CliError::Usage(message.to_owned()));
     }
-    let Some(node) = submit.node else { return Err(CliError::Usage("--node is missing".to_owned())) };
-    let program = submit.job.display().to_string();
-    let (path, task) = program.rsplit_once('#').unwrap_or((&program, MAIN));
-    let component = component(Path::new(path), submit.quiet).await?;
-    let new = NewClusterJob::new(&component, &program, task, submit.args, submit.key);
-    let mut client = client(&node, submit.member.token, submit.member.data, submit.timeouts).await?;
+    let Some(node) = &submit.node else { return Err(CliError::Usage("--node is missing".to_owned())) };
+    let (token, data) = (submit.member.token.clone(), submit.member.data.clone());
+    let mut client = client(node, token, data, submit.timeouts.clone()).await?;
     interruption.set_outcome(format!("the job may have been submitted: check with `host jobs list --node {node}`"));
-    let job = client.submit(new, &component).await.map_err(CliError::failed)?;
+    let job = client.submit(new, contents).await.map_err(CliError::failed)?;
     let id = job.id.short().to_owned();
     interruption.set_outcome(format!("job {id} continues; stop it with `host jobs stop {id} --node {node}`"));
     if submit.no_wait {
@@ -63,7 +108,7 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
         } else {
             output::line(&id)?
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(None);
     }
     if !submit.quiet {
         output::message(&format!(
@@ -73,22 +118,20 @@ pub(crate) async fn submit(submit: Submit, interruption: &Interruption) -> Resul
     }
     let mut output = FollowOutput { is_quiet: submit.quiet, task: None, to_stdout: false, progress: BTreeSet::new() };
     let job = client.follow(job.id.as_str(), |event| output.print(event)).await.map_err(CliError::failed)?;
-    client.close().await;
-    ended(&job, OutputForm::new(submit.json, submit.quiet))
+    Ok(Some((job, client)))
 }
 
-async fn component(path: &Path, is_quiet: bool) -> Result<Vec<u8>, CliError> {
+/// Returns the path of a component, which a crate is built to.
+async fn component(path: &Path, is_quiet: bool) -> Result<PathBuf, CliError> {
     let report = |text: String| output::message(&text);
     let cache = machine::cache_folder()?;
-    let file = if path.is_dir() {
-        build_crate(path, &cache, (!is_quiet).then_some(&report)).await.map_err(CliError::failed)?
-    } else {
-        path.to_owned()
-    };
-    std::fs::read(&file).map_err(|e| CliError::Failed(format!("{}: {e}", file.display())))
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    build_crate(path, &cache, (!is_quiet).then_some(&report)).await.map_err(CliError::failed)
 }
 
-/// Prints the outcome of a job.
+/// Prints the outcome of a program.
 fn ended(job: &ClusterJob, form: OutputForm) -> Result<ExitCode, CliError> {
     if form == OutputForm::Json {
         output::json(job)?;

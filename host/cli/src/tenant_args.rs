@@ -164,6 +164,12 @@ pub(crate) struct SettingArgs {
     /// Maximum bytes of the components that each node stores.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub components_bytes_max: Option<u64>,
+    /// Maximum bytes of a file.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub file_bytes_max: Option<u64>,
+    /// Maximum bytes of the files that each node stores.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub files_bytes_max: Option<u64>,
     /// Maximum seconds of CPU time on each node in a day (UTC), or `none`. Beyond it, further tasks fail.
     #[arg(long, value_name = "N", value_parser = budget)]
     pub cpu_seconds_per_day_max: Option<Budget>,
@@ -215,6 +221,8 @@ impl SettingArgs {
             component_bytes_max: self.component_bytes_max.unwrap_or(to.component_bytes_max),
             components_max: self.components_max.unwrap_or(to.components_max),
             components_bytes_max: self.components_bytes_max.unwrap_or(to.components_bytes_max),
+            file_bytes_max: self.file_bytes_max.unwrap_or(to.file_bytes_max),
+            files_bytes_max: self.files_bytes_max.unwrap_or(to.files_bytes_max),
             cpu_seconds_per_day_max: changed(self.cpu_seconds_per_day_max, to.cpu_seconds_per_day_max),
             gpu_seconds_per_day_max: changed(self.gpu_seconds_per_day_max, to.gpu_seconds_per_day_max),
             network_bytes_per_day_max: changed(self.network_bytes_per_day_max, to.network_bytes_per_day_max),

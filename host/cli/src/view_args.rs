@@ -77,6 +77,17 @@ pub(crate) enum Jobs {
         #[command(flatten)]
         remote: Remote,
     },
+    /// Downloads the output of a job file that a cluster has run.
+    #[command(after_help = "Examples:\n  host jobs output 4f3a9c --output models.parquet --node 10.0.0.1:7410")]
+    Output {
+        /// The job's id.
+        id: String,
+        /// File to write. An existing one is replaced.
+        #[arg(long, value_name = "PATH")]
+        output: PathBuf,
+        #[command(flatten)]
+        remote: Remote,
+    },
     /// Deletes the records of finished jobs.
     #[command(after_help = "Examples:\n  host jobs delete 4f3a9c 77e01b")]
     Delete {

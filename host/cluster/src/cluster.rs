@@ -23,6 +23,7 @@ use crate::audit::{AuditLog, audit_folder};
 use crate::cluster_services::RemoteServices;
 use crate::dialer::Dialer;
 use crate::error::ClusterError;
+use crate::files::TenantFiles;
 use crate::identity::{self, ATTEMPT_TIME_MAX, IDENTITY};
 use crate::jobs::{LocalJobs, accept_tenants, hand_over};
 use crate::member::{Member, MemberState};
@@ -43,6 +44,8 @@ const META: &str = "meta";
 const JOBS: &str = "jobs";
 /// Folder of the components of tenants, in the data folder.
 const COMPONENTS: &str = "components";
+/// Folder of the files of tenants, in the data folder.
+const FILES: &str = "files";
 /// Maximum time until a node responds to a request.
 const RESPONSE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Maximum bytes of concurrent fetches of objects, until the runtime sets its own limit.
@@ -139,6 +142,7 @@ impl Cluster {
             objects: ObjectTransfers { engine, admission, shared: SharedObjects::default() },
             components: Components::default(),
             tenant_components: TenantComponents::open(options.data.join(COMPONENTS)),
+            tenant_files: TenantFiles::open(options.data.join(FILES)),
             door: Arc::default(),
             jobs: LocalJobs::new(options.data.join(JOBS)),
             usage: NodeUsage::open(&options.data),

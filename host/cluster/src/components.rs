@@ -52,11 +52,9 @@ async fn load_with(
     if let Some(program) = cluster.components.programs().get(id, component, limits) {
         return Ok(program);
     }
-    if cluster.tenant_components.get(tenant, component).is_none() {
-        match node {
-            Some(node) => copy_from(cluster, node, tenant, component).await?,
-            None => fetch_from_any(cluster, tenant, component).await?,
-        }
+    match node {
+        Some(node) => copy_from(cluster, node, tenant, component).await?,
+        None => ensure_of_tenant(cluster, tenant, component).await?,
     }
     let file = cluster.tenant_components.get(tenant, component);
     let file = file.ok_or_else(|| host_fault("the component was evicted; submit the job again"))?;
@@ -73,8 +71,15 @@ async fn load_with(
     Ok(cluster.components.programs().insert(id, component, limits, program))
 }
 
-/// Stores a component of a tenant that a connected node has.
-async fn fetch_from_any(cluster: &ClusterState, tenant: &Name, component: ComponentId) -> Result<(), Fault> {
+/// Stores a component of a tenant that a connected node has, unless this node has it.
+pub(crate) async fn ensure_of_tenant(
+    cluster: &ClusterState,
+    tenant: &Name,
+    component: ComponentId,
+) -> Result<(), Fault> {
+    if cluster.tenant_components.get(tenant, component).is_some() {
+        return Ok(());
+    }
     let nodes: Vec<NodeId> = cluster.network.connections().keys().copied().collect();
     let mut failed = host_fault("no node has the component");
     for node in nodes {

@@ -13,6 +13,7 @@ use sandbar_wire::{Channel, CloseCode, Connection, DisconnectReason, ExpectedPee
 use crate::components::{self, COMPONENTS};
 use crate::encoding;
 use crate::error::ClusterError;
+use crate::files::{self, FILES};
 use crate::member::{Member, SLOTS_MAX};
 use crate::objects::SharedObjectSource;
 use crate::request_handlers;
@@ -71,6 +72,7 @@ async fn serve(cluster: Arc<ClusterState>, connection: Connection) {
             match channel {
                 TASKS => drop(tokio::spawn(connect_runtimes(cluster.clone(), connection.clone(), frames))),
                 COMPONENTS => drop(tokio::spawn(components::serve(cluster.clone(), frames))),
+                FILES => drop(tokio::spawn(files::serve(cluster.clone(), frames))),
                 TRAINING => {
                     drop(tokio::spawn(training::serve(cluster.clone(), peer_id(&cluster, &connection), frames)));
                 }

@@ -20,6 +20,7 @@ use serde_bytes::ByteBuf;
 
 use crate::components::COMPONENTS;
 use crate::connections::TASKS;
+use crate::files::StoredFile;
 use crate::member::{Member, MemberState};
 use crate::node_requests::{NodeRequest, ObjectDescription};
 use crate::training::{TRAINING, TrainRequest, TrainResponse, TrainedModels};
@@ -98,6 +99,10 @@ fn node_requests_have_golden_bytes() {
         (NodeRequest::DetachedActors("ada".parse().unwrap()), "0d03616461"),
         (NodeRequest::EndDetachedActor("ada".parse().unwrap(), "a".to_owned()), "0e036164610161"),
         (NodeRequest::Usage(Some("ada".parse().unwrap()), 300), "0f0103616461ac02"),
+        (
+            NodeRequest::CopyFile("ada".parse().unwrap(), StoredFile { file: component().into(), bytes: 300 }),
+            "10036164614030373037303730373037303730373037303730373037303730373037303730373037303730373037303730373037303730373037303730373037303730373037ac02",
+        ),
         (
             NodeRequest::CopyComponent("ada".parse().unwrap(), component()),
             "0c036164610707070707070707070707070707070707070707070707070707070707070707",

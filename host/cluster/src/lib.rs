@@ -25,6 +25,7 @@ mod connections;
 mod dialer;
 mod encoding;
 mod error;
+mod files;
 mod identity;
 mod jobs;
 mod member;
@@ -44,6 +45,7 @@ mod state;
 mod tenant_components;
 mod tenants;
 mod training;
+mod uploads;
 mod usage;
 
 /// Prefix of the targets of this crate's log lines.
@@ -55,9 +57,13 @@ pub use audit::{AuditActor, AuditError, AuditRecord, AuditSummary, audit_folder,
 pub use authority::{NewToken, create_cluster, create_node_token};
 pub use cluster::Cluster;
 pub use error::ClusterError;
+pub use files::{FileId, NamedStoredFile, StoredFile};
 #[doc(hidden)]
 pub use jobs::fuzz_tenant_request;
-pub use jobs::{ClientTimeouts, ClusterClient, ClusterJob, FollowEvent, NewClusterJob, SubmissionKey};
+pub use jobs::{
+    ClientTimeouts, ClusterClient, ClusterJob, FileArgument, FollowEvent, JobComponent, JobFileWork, JobWork,
+    NewClusterJob, ProgramWork, SubmissionKey, UploadContents,
+};
 pub use member::{Member, MemberState};
 pub use node_services::NodeServices;
 pub use options::ClusterOptions;

@@ -177,7 +177,9 @@ fn forget_removed_tenants(cluster: &Arc<ClusterState>) {
                 let tenants = cluster.tenants.all();
                 let exists = |name: &Name| tenants.contains_key(name);
                 cluster.usage.mark_removed(exists);
-                cluster.tenant_components.remove_others(exists) | cluster.jobs.remove_others(exists)
+                cluster.tenant_components.remove_others(exists)
+                    | cluster.tenant_files.remove_others(exists)
+                    | cluster.jobs.remove_others(exists)
             };
             // Each attempt removes all there is: the last one finds nothing.
             if !tokio::task::spawn_blocking(remove).await.unwrap_or(false) {

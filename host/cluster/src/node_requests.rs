@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::encoding;
 use crate::error::ClusterError;
+use crate::files::StoredFile;
 
 /// A request to another node. The encoding depends on the order of the variants and of their fields.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,6 +42,8 @@ pub(crate) enum NodeRequest {
     EndDetachedActor(Name, String),
     /// What one tenant or all have used on the node since an hour. The response is a page.
     Usage(Option<Name>, u64),
+    /// The node must store a tenant's file that the requesting node has, which may fail.
+    CopyFile(Name, StoredFile),
 }
 
 /// Hash and length of an object.

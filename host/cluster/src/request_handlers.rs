@@ -10,7 +10,7 @@ use sandbar_wire::IncomingRequest;
 use crate::error::host_fault;
 use crate::node_requests::NodeRequest;
 use crate::state::ClusterState;
-use crate::{actors, components, objects, usage};
+use crate::{actors, components, files, objects, usage};
 
 /// Maximum time until a watcher gets a response, possibly without changes.
 const WATCH_TIME_MAX: Duration = Duration::from_secs(5);
@@ -31,6 +31,13 @@ pub(crate) async fn handle(cluster: Arc<ClusterState>, node: Option<NodeId>, mut
         NodeRequest::CopyComponent(tenant, component) => {
             let stored = match node {
                 Some(node) => components::copy_from(&cluster, node, &tenant, component).await,
+                None => Err(host_fault("the runtimes of the nodes are not connected")),
+            };
+            postcard::to_stdvec(&stored.map_err(|fault| fault.to_string()))
+        }
+        NodeRequest::CopyFile(tenant, file) => {
+            let stored = match node {
+                Some(node) => files::copy_from(&cluster, node, &tenant, file).await.map(drop),
                 None => Err(host_fault("the runtimes of the nodes are not connected")),
             };
             postcard::to_stdvec(&stored.map_err(|fault| fault.to_string()))

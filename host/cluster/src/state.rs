@@ -15,6 +15,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::audit::AuditLog;
 use crate::dialer::Dialer;
+use crate::files::TenantFiles;
 use crate::jobs::{Door, LocalJobs};
 use crate::member::{Member, MemberState};
 use crate::node_services::NodeServices;
@@ -50,6 +51,7 @@ pub(crate) struct ClusterState {
     pub(crate) objects: ObjectTransfers,
     pub(crate) components: Components,
     pub(crate) tenant_components: TenantComponents,
+    pub(crate) tenant_files: TenantFiles,
     pub(crate) door: Arc<Door>,
     pub(crate) jobs: LocalJobs,
     pub(crate) usage: NodeUsage,

@@ -2,28 +2,23 @@
 //! its own folder: the hash of another tenant's component is as good as any other unknown hash.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use sandbar_core::ComponentId;
 use sandbar_machine::evict_oldest;
 use sandbar_wire::{Frames, Name};
-use sha2::{Digest as _, Sha256};
 
+use crate::files::FileId;
 use crate::jobs::remove_folders;
 use crate::tenants::TenantSettings;
+use crate::uploads::{IncompletePath, UploadError, receive, remove_incomplete};
 
-/// Prefix of the names of incomplete components.
-const INCOMPLETE: &str = ".incomplete-";
 const EXTENSION: &str = "wasm";
-/// Time for an upload beside the time for its bytes.
-const UPLOAD_TIME: Duration = Duration::from_secs(15);
-/// Minimum rate of an upload, in bytes a second.
-const UPLOAD_RATE_MIN: u64 = 128 << 10;
+/// A component in error messages.
+const ITEM: &str = "component";
 
 /// Components of tenants on this node.
 #[derive(Debug)]
@@ -31,45 +26,10 @@ pub(crate) struct TenantComponents {
     folder: PathBuf,
 }
 
-/// Why a component is not stored.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum UploadError {
-    #[error("the component has {bytes} bytes, the limit of the tenant is {max}")]
-    TooLarge { bytes: u64, max: u64 },
-    #[error("the component did not arrive within {} s, which is less than {UPLOAD_RATE_MIN} bytes a second", _0.as_secs())]
-    TooSlow(Duration),
-    #[error("the sent component is not the announced one")]
-    Other,
-    #[error("the upload was interrupted")]
-    Interrupted,
-    #[error("{}: {_1}", _0.display())]
-    File(PathBuf, io::Error),
-}
-
-/// A file that is removed unless it becomes a component.
-struct IncompleteFile {
-    path: PathBuf,
-    is_complete: bool,
-}
-
-impl Drop for IncompleteFile {
-    fn drop(&mut self) {
-        if !self.is_complete {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
 impl TenantComponents {
     /// Opens the components in a folder of this process, and removes what an earlier process left incomplete.
     pub(crate) fn open(folder: PathBuf) -> TenantComponents {
-        for tenant in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            for file in fs::read_dir(tenant.path()).into_iter().flatten().flatten() {
-                if file.file_name().to_string_lossy().starts_with('.') {
-                    let _ = fs::remove_file(file.path());
-                }
-            }
-        }
+        remove_incomplete(&folder);
         TenantComponents { folder }
     }
 
@@ -113,36 +73,13 @@ impl TenantComponents {
     ) -> Result<(), UploadError> {
         let max = settings.component_bytes_max;
         if bytes > max {
-            return Err(UploadError::TooLarge { bytes, max });
+            return Err(UploadError::TooLarge { item: ITEM, bytes, max });
         }
-        let (draft, mut file) = self.draft(tenant)?;
-        let time = UPLOAD_TIME + Duration::from_secs(bytes / UPLOAD_RATE_MIN);
-        let upload = async {
-            let (mut hash, mut received) = (Sha256::new(), 0);
-            loop {
-                let chunk = frames.recv().await.ok().flatten().ok_or(UploadError::Interrupted)?;
-                if chunk.is_empty() {
-                    return Ok((hash, file, received));
-                }
-                received += chunk.len() as u64;
-                if received > bytes {
-                    return Err(UploadError::Other);
-                }
-                hash.update(&chunk);
-                // A slow disk must not block other requests.
-                let written = tokio::task::spawn_blocking(move || file.write_all(&chunk).map(|()| file)).await;
-                file = written
-                    .map_err(io::Error::other)
-                    .flatten()
-                    .map_err(|e| UploadError::File(draft.path.clone(), e))?;
-            }
-        };
-        let (hash, file, received) =
-            tokio::time::timeout(time, upload).await.map_err(|_| UploadError::TooSlow(time))??;
-        if received != bytes || ComponentId::from_digest(hash.finalize().into()) != component {
-            return Err(UploadError::Other);
+        let draft = IncompletePath::new(&self.folder(tenant))?;
+        let hash = receive(ITEM, draft.create_file()?, draft.path(), bytes, frames).await?;
+        if FileId::from_hash(hash) != component.into() {
+            return Err(UploadError::Other(ITEM));
         }
-        drop(file);
         self.publish(draft, tenant, component, settings, in_use)
     }
 
@@ -155,33 +92,22 @@ impl TenantComponents {
         settings: &TenantSettings,
         in_use: &BTreeSet<ComponentId>,
     ) -> Result<(), UploadError> {
-        let (draft, mut file) = self.draft(tenant)?;
-        file.write_all(bytes).map_err(|e| UploadError::File(draft.path.clone(), e))?;
+        let draft = IncompletePath::new(&self.folder(tenant))?;
+        draft.create_file()?.write_all(bytes).map_err(|e| UploadError::File(draft.path().to_owned(), e))?;
         self.publish(draft, tenant, component, settings, in_use)
-    }
-
-    fn draft(&self, tenant: &Name) -> Result<(IncompleteFile, File), UploadError> {
-        static DRAFTS: AtomicU64 = AtomicU64::new(0);
-        let folder = self.folder(tenant);
-        fs::DirBuilder::new().recursive(true).create(&folder).map_err(|e| UploadError::File(folder.clone(), e))?;
-        let path = folder.join(format!("{INCOMPLETE}{}", DRAFTS.fetch_add(1, Relaxed)));
-        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        let file = created.map_err(|e| UploadError::File(path.clone(), e))?;
-        Ok((IncompleteFile { path, is_complete: false }, file))
     }
 
     /// Makes a complete draft a component, and evicts the least recently used ones beyond the tenant's limits.
     fn publish(
         &self,
-        mut draft: IncompleteFile,
+        draft: IncompletePath,
         tenant: &Name,
         component: ComponentId,
         settings: &TenantSettings,
         in_use: &BTreeSet<ComponentId>,
     ) -> Result<(), UploadError> {
         let path = self.path(tenant, component);
-        fs::rename(&draft.path, &path).map_err(|e| UploadError::File(path, e))?;
-        draft.is_complete = true;
+        draft.complete(&path)?;
         let is_kept =
             |path: &Path| component_of(path).is_none_or(|other| other == component || in_use.contains(&other));
         let (files_max, bytes_max) = (settings.components_max as usize, settings.components_bytes_max);
@@ -198,6 +124,8 @@ fn component_of(path: &Path) -> Option<ComponentId> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn names(components: &TenantComponents, tenant: &Name) -> Vec<u8> {
@@ -247,15 +175,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let components = TenantComponents::open(folder.path().to_owned());
         let ada: Name = "ada".parse().unwrap();
-        let (draft, _file) = components.draft(&ada).unwrap();
-        let path = draft.path.clone();
+        let draft = || {
+            let draft = IncompletePath::new(&components.folder(&ada)).unwrap();
+            drop(draft.create_file().unwrap());
+            draft
+        };
+        let incomplete = draft();
+        let path = incomplete.path().to_owned();
         assert!(path.is_file());
-        drop(draft);
+        drop(incomplete);
         assert!(!path.exists());
-        let (draft, _file) = components.draft(&ada).unwrap();
-        let path = draft.path.clone();
+        let incomplete = draft();
+        let path = incomplete.path().to_owned();
         // The process is killed.
-        std::mem::forget(draft);
+        std::mem::forget(incomplete);
         TenantComponents::open(folder.path().to_owned());
         assert!(!path.exists());
     }

@@ -46,7 +46,7 @@ pub struct UsageAmounts {
     pub network_bytes: u64,
     /// Bytes of log lines.
     pub log_bytes: u64,
-    /// Bytes of components that clients sent.
+    /// Bytes of components and files that clients sent.
     pub upload_bytes: u64,
 }
 

@@ -30,6 +30,6 @@ pub use output::{
 };
 pub use position::find_row_in_file;
 pub use scan::{
-    BatchStream, Morsel, RowGroup, RowGroupReader, Scan, ScanOptions, ScanSource, TextOptionError, TextOptions,
-    TextSpec, find_files,
+    BatchStream, Morsel, NamedFile, RowGroup, RowGroupReader, Scan, ScanOptions, ScanSource, TextOptionError,
+    TextOptions, TextSpec, find_files, list_local_files,
 };

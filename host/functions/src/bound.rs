@@ -1,11 +1,12 @@
 //! Functions bound to parameters and limits.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_schema::Schema;
-use sandbar_core::{Code, Fault, Function, FunctionKind, Limits, hint};
+use sandbar_core::{Code, ComponentId, Fault, Function, FunctionKind, Limits, hint};
 use sandbar_jobs::JobProgress;
 use sandbar_worker::{Binding, LogLine};
 
@@ -60,12 +61,27 @@ pub struct JobFunctions {
     /// Limits of each call.
     limits: Limits,
     by_path: HashMap<PathBuf, Arc<LoadedComponent>>,
+    /// The only components that may be loaded, for functions whose paths are names only.
+    named: Option<Arc<[NamedComponent]>>,
+}
+
+/// A component under the path by which functions know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedComponent {
+    /// Path before the `#` of functions. Nothing opens it.
+    pub name: String,
+    /// Path at which its user found it, for messages and origins. Nothing opens it.
+    pub found: PathBuf,
+    /// The component's file.
+    pub file: PathBuf,
+    /// The component.
+    pub component: ComponentId,
 }
 
 impl JobFunctions {
-    /// Creates an empty set, for calls within `limits`.
-    pub fn new(loader: FunctionLoader, limits: Limits) -> JobFunctions {
-        JobFunctions { loader, limits, by_path: HashMap::new() }
+    /// Creates an empty set, for calls within `limits`. With `named`, only these components are loaded.
+    pub fn new(loader: FunctionLoader, limits: Limits, named: Option<Arc<[NamedComponent]>>) -> JobFunctions {
+        JobFunctions { loader, limits, by_path: HashMap::new(), named }
     }
 
     /// Binds `udf` (`PATH#function`), which must be one of `kinds`. `key` names the job file's key for errors, e.g.
@@ -105,9 +121,32 @@ impl JobFunctions {
         if let Some(loaded) = self.by_path.get(path) {
             return Ok(loaded.clone());
         }
-        let loaded = Arc::new(self.loader.load_path(key, path).await?);
+        let loaded = Arc::new(match &self.named {
+            Some(named) => self.load_named(key, path, named).await?,
+            None => self.loader.load_path(key, path).await?,
+        });
         self.by_path.insert(path.to_owned(), loaded.clone());
         Ok(loaded)
+    }
+
+    async fn load_named(
+        &self,
+        key: &str,
+        path: &Path,
+        named: &[NamedComponent],
+    ) -> Result<LoadedComponent, FunctionError> {
+        let name = path.display();
+        let Some(component) = named.iter().find(|component| Path::new(&component.name) == path) else {
+            return Err(FunctionError::NotFound(format!("{key}: the job comes without the component `{name}`")));
+        };
+        let fault = |message: String| FunctionError::Fault(Fault::new(Code::Host, message));
+        // Its user must not learn where it is stored.
+        let file = File::open(&component.file).map_err(|e| fault(format!("component `{name}`: {e}")))?;
+        let loaded = self.loader.load(file, &component.found).await?;
+        match loaded.compiled.id() == component.component {
+            true => Ok(LoadedComponent { file: component.file.clone(), ..loaded }),
+            false => Err(fault(format!("the stored component `{name}` is damaged; submit the job again"))),
+        }
     }
 }
 

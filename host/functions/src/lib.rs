@@ -15,11 +15,11 @@ mod loader;
 mod model_functions;
 mod origin;
 
-pub use bound::{BoundFunction, FunctionParams, JobFunctions, decode_schema, log_lines, without_each};
+pub use bound::{BoundFunction, FunctionParams, JobFunctions, NamedComponent, decode_schema, log_lines, without_each};
 pub use build::{BuildError, BuildReporter, INSTALL_TARGET, Toolchain, build_crate, toolchain};
 pub use error::FunctionError;
 pub use find::find_component;
 pub use inspect::{Inspected, InspectedFunction, InspectedParameter};
 pub use loader::{FunctionLoader, LoadedComponent, LoaderOptions};
 pub use model_functions::ModelFunctions;
-pub use origin::FunctionOrigin;
+pub use origin::{FunctionOrigin, keep_component};

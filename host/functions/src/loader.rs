@@ -75,6 +75,11 @@ impl FunctionLoader {
         FunctionLoader { tenant, ..self.clone() }
     }
 
+    /// Returns whether it loads this node's own components, and not a tenant's.
+    pub(crate) fn is_own(&self) -> bool {
+        self.tenant == TenantId::DEFAULT
+    }
+
     /// Returns the options.
     pub fn options(&self) -> &LoaderOptions {
         &self.options
@@ -159,6 +164,11 @@ impl FunctionLoader {
 
     /// Returns the cache's path of a component.
     pub fn cached_component(&self, id: ComponentId) -> PathBuf {
-        self.options.cache.join("components").join(format!("{id}.wasm"))
+        cached_component(&self.options.cache, id)
     }
+}
+
+/// Returns a cache's path of a component.
+pub(crate) fn cached_component(cache: &Path, id: ComponentId) -> PathBuf {
+    cache.join("components").join(format!("{id}.wasm"))
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::bound::BoundFunction;
 use crate::error::FunctionError;
-use crate::loader::{FunctionLoader, LoadedComponent};
+use crate::loader::{FunctionLoader, LoadedComponent, cached_component};
 
 /// Maximum bytes of a component.
 const COMPONENT_BYTES_MAX: u64 = 256 << 20;
@@ -32,23 +32,15 @@ pub struct FunctionOrigin {
 
 impl FunctionLoader {
     /// Copies a function's component into the cache, so that its models remain usable after a rebuild, and returns the
-    /// function's origin.
+    /// function's origin. Components of tenants are not copied: the cache is this node's own.
     ///
     /// # Errors
     /// Fails if the component has changed since it was loaded, or the cache is not writable.
     pub fn keep(&self, bound: &BoundFunction) -> Result<FunctionOrigin, FunctionError> {
         let LoadedComponent { compiled, path, file, .. } = &*bound.component;
-        let (id, cached) = (compiled.id(), self.cached_component(compiled.id()));
-        let bytes = |path: &Path| fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|file| file.len());
-        // A truncated copy is replaced.
-        if bytes(&cached).is_none() || bytes(&cached) != bytes(file) {
-            let component = fs::read(file).map_err(FunctionError::file(file))?;
-            if id_of(&component[..]).map_err(FunctionError::file(file))? != id {
-                let reason = io::Error::other("it has changed since the job began; run the job again");
-                return Err(FunctionError::file(file)(reason));
-            }
-            let failed = |reason| FunctionError::Cache { folder: self.options().cache.clone(), reason };
-            write_atomically(&cached, &component).map_err(failed)?;
+        let id = compiled.id();
+        if self.is_own() {
+            keep_component(&self.options().cache, id, file)?;
         }
         Ok(FunctionOrigin {
             component: id,
@@ -57,6 +49,26 @@ impl FunctionLoader {
             path: path.clone(),
         })
     }
+}
+
+/// Copies the component in `file` into a cache, so that models of its trainers remain usable after a rebuild.
+///
+/// # Errors
+/// Fails if the file is another component, or the cache is not writable.
+pub fn keep_component(cache: &Path, component: ComponentId, file: &Path) -> Result<(), FunctionError> {
+    let cached = cached_component(cache, component);
+    let bytes = |path: &Path| fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|file| file.len());
+    // A truncated copy is replaced.
+    if bytes(&cached).is_some() && bytes(&cached) == bytes(file) {
+        return Ok(());
+    }
+    let content = fs::read(file).map_err(FunctionError::file(file))?;
+    if id_of(&content[..]).map_err(FunctionError::file(file))? != component {
+        let reason = io::Error::other("it has changed since the job began; run the job again");
+        return Err(FunctionError::file(file)(reason));
+    }
+    let failed = |reason| FunctionError::Cache { folder: cache.to_owned(), reason };
+    write_atomically(&cached, &content).map_err(failed)
 }
 
 /// Hashes a component with SHA-256, up to its maximum size.

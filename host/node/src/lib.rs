@@ -13,8 +13,9 @@ pub use error::NodeError;
 pub use sandbar_cluster::fuzz_tenant_request;
 pub use sandbar_cluster::{
     AddressError, AuditActor, AuditError, AuditRecord, AuditSummary, ClientTimeouts, Cluster, ClusterClient,
-    ClusterError, ClusterJob, ClusterOptions, FollowEvent, ListenOn, Member, MemberState, NewClusterJob, NewToken,
-    NodeAddress, SubmissionKey, Tenant, TenantError, TenantSettings, TenantToken, TokenUse, UsageBy, UsageQuery,
+    ClusterError, ClusterJob, ClusterOptions, FileArgument, FileId, FollowEvent, JobComponent, JobFileWork, JobWork,
+    ListenOn, Member, MemberState, NamedStoredFile, NewClusterJob, NewToken, NodeAddress, ProgramWork, StoredFile,
+    SubmissionKey, Tenant, TenantError, TenantSettings, TenantToken, TokenUse, UploadContents, UsageBy, UsageQuery,
     UsageReport, UsageRow, audit_folder, create_cluster, create_node_token, read_audit, verify_audit,
 };
 /// Targets of log lines: each is the target of a module or a prefix of its submodules' targets.
@@ -24,10 +25,11 @@ pub mod log_targets {
     pub use sandbar_runtime::LOG_TARGET as RUNTIME;
 }
 pub use sandbar_core::{Code, Fault, FunctionKind, Limits, TenantId, UsageAmounts};
-pub use sandbar_dataset::{OutputFormat, TableColumn, write_table};
+pub use sandbar_dataset::{DatasetError, NamedFile, OutputFormat, TableColumn, find_files, write_table};
 pub use sandbar_dense::{Costs as GpuCosts, DeviceInfo as GpuInfo, DeviceProfile as GpuProfile};
 pub use sandbar_functions::{
     BuildError, BuildReporter, FunctionError, Inspected, InspectedFunction, InspectedParameter, build_crate,
+    keep_component,
 };
 pub use sandbar_jobs::{
     ActorRow, BundleRow, DurationStats, ErrorRow, GroupRow, HolderRow, InspectError, JobCounts, JobFailure,
@@ -45,9 +47,9 @@ pub use sandbar_runtime::{FuzzInput, InProcessPeers, generate_peer_message, run_
 pub use sandbar_sandbox::CONTRACT;
 pub use sandbar_store::Heap;
 pub use sandbar_train::{
-    ColumnPlan, FunctionPlan, GroupFailure, InputPlan, InputSpec, Job, JobFileError, JobOutcome, JobPlan, ModelPlan,
-    ModelSpec, OutputPlan, OutputSpec, Override, PredictSpec, PredictSummary, RowsSummary, TextTable, TrainError,
-    TrainPlan, TrainSpec, TrainSummary, TransformSpec,
+    ColumnPlan, FoundComponent, FunctionPlan, GroupFailure, InputPlan, InputSpec, Job, JobFileError, JobOutcome,
+    JobPlan, ModelPlan, ModelSpec, NamedJobFiles, OutputPlan, OutputSpec, Override, PredictSpec, PredictSummary,
+    RowsSummary, TextTable, TrainError, TrainPlan, TrainSpec, TrainSummary, TransformSpec,
 };
 #[doc(hidden)]
 pub use sandbar_wire::fuzz_join_token;
@@ -133,7 +135,7 @@ impl Node {
             remote: options.cluster.clone().map(|cluster| Arc::new(cluster) as Arc<dyn RemoteTrainers>),
         };
         let in_process_peers = options.in_process_peers.clone().map(|peers| (peers, options.number));
-        let peers = peers(&options, &pool, &functions);
+        let peers = peers(&options, &pool, &functions, &runner_options);
         let program_options = ProgramRunnerOptions {
             node: options.number,
             workers: options.workers,
@@ -204,7 +206,12 @@ impl Drop for Node {
 }
 
 /// Returns the other nodes of the runtime: those of this process, or of the cluster.
-fn peers(options: &NodeOptions, pool: &Arc<Pool>, functions: &FunctionLoader) -> Option<Arc<dyn RuntimePeers>> {
+fn peers(
+    options: &NodeOptions,
+    pool: &Arc<Pool>,
+    functions: &FunctionLoader,
+    job_options: &JobRunnerOptions,
+) -> Option<Arc<dyn RuntimePeers>> {
     if let Some(peers) = &options.in_process_peers {
         return Some(Arc::new(peers.clone()));
     }
@@ -217,6 +224,9 @@ fn peers(options: &NodeOptions, pool: &Arc<Pool>, functions: &FunctionLoader) ->
         functions,
         components: options.cache.join("fetched"),
         limits: options.limits,
+        pool: pool.clone(),
+        // The cluster has the services: options that held the cluster would keep it alive.
+        job_options: JobRunnerOptions { remote: None, ..job_options.clone() },
         object_bytes_max: options.object_bytes_max,
     }))
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::calls::{Program, ProgramTask};
 use crate::error::ProgramError;
-use crate::files::JobFiles;
+use crate::files::{JobFiles, REFUSED, several_files};
 
 /// An argument of a program's first task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -104,15 +104,8 @@ pub(super) fn encode_arguments(
     values: &[(String, String)],
     mut files: JobFiles,
 ) -> Result<(Box<[u8]>, JobFiles), ProgramError> {
-    let is_argument = |name: &str| task.arguments.iter().any(|(argument, _)| argument == name);
-    if let Some((name, _)) = values.iter().find(|(name, _)| !is_argument(name)) {
-        let names: Vec<_> = task.arguments.iter().map(|(name, type_name)| format!("{name}: {type_name}")).collect();
-        return Err(ProgramError::Invalid(format!(
-            "task `{}` has no argument `{name}`; it takes ({})",
-            task.name,
-            names.join(", ")
-        )));
-    }
+    let given = values.iter().map(|(name, _)| name.as_str());
+    check_names(task, given.chain(files.sent_arguments())).map_err(ProgramError::Invalid)?;
     let encode = |(name, type_name): &(String, String)| {
         last_value(values, name).map(|text| encode_argument(name, type_name, text, &mut files)).transpose()
     };
@@ -125,6 +118,14 @@ pub(super) fn encode_arguments(
     let arguments: Vec<Argument<'_>> = arguments.chain([Argument::ReturnsJson]).collect();
     let encoded = postcard::to_stdvec(&arguments).map_err(|e| ProgramError::Invalid(e.to_string()))?;
     Ok((encoded.into(), files))
+}
+
+/// Checks that names are arguments of a task.
+fn check_names<'a>(task: &ProgramTask, mut names: impl Iterator<Item = &'a str>) -> Result<(), String> {
+    let is_argument = |name: &str| task.arguments.iter().any(|(argument, _)| argument == name);
+    let Some(name) = names.find(|name| !is_argument(name)) else { return Ok(()) };
+    let names: Vec<_> = task.arguments.iter().map(|(name, type_name)| format!("{name}: {type_name}")).collect();
+    Err(format!("task `{}` has no argument `{name}`; it takes ({})", task.name, names.join(", ")))
 }
 
 fn last_value<'a>(values: &'a [(String, String)], name: &str) -> Option<&'a str> {
@@ -184,16 +185,45 @@ fn decode_error(type_name: &str, json: &str) -> Option<String> {
     plain!(u8 u16 u32 u64 usize i8 i16 i32 i64 isize f32 f64 bool)
 }
 
-/// Returns the name of the first argument of a task that names files (`@PATH`), as far as the task exists. Such arguments of
-/// other nodes and tenants must not be opened on this machine.
-pub fn first_file_argument<'a>(program: &'a Program, task: &str, values: &[(String, String)]) -> Option<&'a str> {
-    let task = program.tasks.iter().find(|other| &*other.name == task)?;
-    let names_files = |(name, type_name): &&(String, String)| {
+/// Checks the file arguments of a job of another node's or tenant's, as far as its task exists: the files were sent, and an
+/// argument of that type exists. `sent` has the names of arguments and their numbers of files.
+///
+/// # Errors
+/// Why the arguments are refused.
+pub fn check_sent_files(
+    program: &Program,
+    task: &str,
+    values: &[(String, String)],
+    sent: &[(&str, usize)],
+) -> Result<(), String> {
+    let Some(task) = program.tasks.iter().find(|other| &*other.name == task) else { return Ok(()) };
+    check_names(task, values.iter().map(|(name, _)| name.as_str()).chain(sent.iter().map(|(name, _)| *name)))?;
+    for (name, type_name) in &task.arguments {
         let kind = ArgumentKind::from_type(&unwrap_type(type_name).0);
-        matches!(kind, ArgumentKind::File | ArgumentKind::Files)
-            && last_value(values, name).is_some_and(|text| text.starts_with('@'))
-    };
-    task.arguments.iter().find(names_files).map(|(name, _)| name.as_str())
+        let value = last_value(values, name);
+        let is_path = value.is_some_and(|text| text.starts_with('@'));
+        match (kind, sent.iter().find(|(argument, _)| argument == name)) {
+            (ArgumentKind::File | ArgumentKind::Files, Some(_)) if !is_path => {
+                return Err(format!("argument `{name}` has files, and no `@PATH` that names them"));
+            }
+            (ArgumentKind::Files, Some(_)) | (ArgumentKind::File, Some((_, 1))) => {}
+            (ArgumentKind::File, Some((_, count))) => return Err(several_files(value.unwrap_or(name), *count)),
+            (_, Some(_)) => return Err(takes_no_files(name, type_name)),
+            (ArgumentKind::File | ArgumentKind::Files, None) if is_path => {
+                return Err(format!("argument `{name}`: {REFUSED}"));
+            }
+            (_, None) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Returns the error of an argument of another type than `File` and `Files`.
+fn takes_no_files(name: &str, type_name: &str) -> String {
+    format!(
+        "argument `{name}` has type {type_name}: `@PATH` needs type `File` or `Files`; write `@@` for a text that starts \
+         with `@`"
+    )
 }
 
 /// Encodes an argument, and adds the files that it names to `files`.
@@ -222,13 +252,11 @@ fn to_json(
 ) -> Result<String, ProgramError> {
     let quoted = |text: &str| Value::from(text).to_string();
     match (kind, text.strip_prefix('@')) {
-        (ArgumentKind::File, Some(path)) => file_json(&files.file(path)?),
-        (ArgumentKind::Files, Some(path)) => file_json(&files.files(path)?),
+        (ArgumentKind::File, Some(path)) => file_json(&files.file(name, path)?),
+        (ArgumentKind::Files, Some(path)) => file_json(&files.files(name, path)?),
+        _ if files.has_sent(name) => Err(ProgramError::Invalid(takes_no_files(name, type_name))),
         (_, Some(rest)) if rest.starts_with('@') => Ok(quoted(rest)),
-        (_, Some(_)) => Err(ProgramError::Invalid(format!(
-            "argument `{name}` has type {type_name}: `@PATH` needs type `File` or `Files`; write `@@` for a text that \
-             starts with `@`"
-        ))),
+        (_, Some(_)) => Err(ProgramError::Invalid(takes_no_files(name, type_name))),
         (ArgumentKind::Text, None) => Ok(quoted(text)),
         (_, None) if serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() => Ok(text.to_owned()),
         (_, None) => Ok(quoted(text)),
@@ -312,7 +340,7 @@ mod tests {
             ("String", "@@home", false),
             ("String", "home", false),
         ] {
-            let found = encode_argument("x", type_name, text, &mut JobFiles::refusing());
+            let found = encode_argument("x", type_name, text, &mut JobFiles::sent(Vec::new()));
             let refused = found.as_ref().is_err_and(|e| e.to_string().contains("can't open files of its nodes"));
             assert_eq!((refused, found.is_ok()), (is_refused, !is_refused), "{type_name} {text}: {found:?}");
         }

@@ -33,13 +33,14 @@ mod worker;
 /// Prefix of the targets of this crate's log lines.
 pub const LOG_TARGET: &str = module_path!();
 
-pub use arguments::{ArgumentPlan, first_file_argument};
+pub use arguments::{ArgumentPlan, check_sent_files};
 pub use calls::{Program, ProgramTask};
 pub use client::{ClientJob, ClientJobSpec, ClientListener, LoadedProgram, ObjectValue};
 #[doc(hidden)]
 pub use engine::{FuzzInput, generate_peer_message, run_fuzz_inputs};
 pub use engine::{JobUsage, WORKERS_MAX};
 pub use error::ProgramError;
+pub use files::ArgumentFiles;
 pub use peer::{
     Amounts, CachedResult, CachedValue, Callback, ClusterServices, InProcessPeers, LoadResult, NewPeer, PeerEnd,
     PeerLine, RemoteObject, TenantComponent,

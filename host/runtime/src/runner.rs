@@ -18,7 +18,7 @@ use crate::arguments;
 use crate::calls::{Program, ProgramTask, units};
 use crate::engine::{EngineOptions, JobCounters, JobOutputs, JobResult, NewJob, RootTask, WORKERS_MAX};
 use crate::error::ProgramError;
-use crate::files::JobFiles;
+use crate::files::{ArgumentFiles, JobFiles};
 use crate::peer::{CachedResult, ClusterServices};
 use crate::recording::JobRecording;
 use crate::summary::ProgramSummary;
@@ -142,6 +142,8 @@ pub struct ClusterProgram {
     pub task: String,
     /// Names and values of the first task's arguments.
     pub arguments: Vec<(String, String)>,
+    /// Files that the client has sent for arguments, of which the arguments have the paths.
+    pub files: Vec<ArgumentFiles>,
     /// Results of its tasks that a lost node had computed.
     pub resumed: Vec<CachedResult>,
     /// Number of the job's run.
@@ -386,7 +388,7 @@ async fn run(
 /// Returns the function that runs programs of the cluster while the runtime exists.
 fn cluster_runner(runtime: &Arc<Runtime>) -> RunProgram {
     let runtime = Arc::downgrade(runtime);
-    Box::new(move |ClusterProgram { program, task, arguments, resumed, run: number, recorder }| {
+    Box::new(move |ClusterProgram { program, task, arguments, files, resumed, run: number, recorder }| {
         let runtime = runtime.clone();
         Box::pin(async move {
             let runtime = runtime.upgrade().ok_or(ProgramError::Dropped)?;
@@ -395,7 +397,7 @@ fn cluster_runner(runtime: &Arc<Runtime>) -> RunProgram {
             let lasting = recording.name().map(|name| (name.as_str().into(), resumed));
             let path = Path::new("the program");
             // Other nodes and tenants must not open files of this machine.
-            let files = JobFiles::refusing();
+            let files = JobFiles::sent(files);
             let first = FirstTask { path, name: &task, arguments: &arguments, files, seed: 0, run: number, lasting };
             let result = tokio::select! {
                 result = run(&runtime, program, first, &recording, || {}) => result,

@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use sandbar_dataset::{DatasetError, Scan, ScanOptions};
 use sandbar_dense::DeviceChoice;
-use sandbar_functions::FunctionLoader;
+use sandbar_functions::{FunctionLoader, JobFunctions};
 use sandbar_jobs::JobProgress;
 use sandbar_machine::{morsels_at_once, names_beside, relative_to};
 use sandbar_worker::JobCalls;
 
 use crate::error::TrainError;
+use crate::failing_row::FailingRowFinder;
 use crate::job::Job;
 use crate::options::JobRunnerOptions;
 use crate::pipeline::Pipeline;
+use crate::sources::JobSources;
 use crate::transform::NeededColumns;
 
 /// A run of a job file or a prediction.
@@ -23,6 +25,8 @@ pub(crate) struct JobExecution {
     pub(crate) functions: FunctionLoader,
     pub(crate) progress: Arc<JobProgress>,
     pub(crate) options: Arc<JobRunnerOptions>,
+    /// Files that replace the job's paths, if its paths are names only.
+    pub(crate) sources: Option<Arc<JobSources>>,
 }
 
 impl JobExecution {
@@ -55,9 +59,29 @@ impl JobExecution {
         for transform in pipeline.transforms.iter().rev() {
             needed = transform.needed_columns(needed);
         }
-        let scan = Scan::open(job.scan_source(needed)?, ScanOptions::default()).await;
-        Ok(scan
-            .map_err(|error| missing_input(error, &job.input.paths, |i| job.key_label(&format!("input.paths[{i}]"))))?)
+        let sources = self.sources.as_deref();
+        let scan = Scan::open(job.scan_source(needed, sources)?, ScanOptions::default()).await;
+        Ok(scan.map_err(|error| match sources {
+            Some(_) => error,
+            None => missing_input(error, &job.input.paths, |i| job.key_label(&format!("input.paths[{i}]"))),
+        })?)
+    }
+
+    /// Returns the functions of a job.
+    pub(crate) fn job_functions(&self, job: &Job) -> JobFunctions {
+        let components = self.sources.as_ref().map(|sources| sources.components.clone());
+        // This node's limits hold for jobs of other machines.
+        let limits = match self.sources {
+            Some(_) => job.limits.within(&self.functions.options().limits),
+            None => job.limits,
+        };
+        JobFunctions::new(self.functions.clone(), limits, components)
+    }
+
+    /// Returns a finder of rows of a job's input.
+    pub(crate) fn failing_row_finder(&self, job: &Job, seed: u64) -> Result<FailingRowFinder, TrainError> {
+        let source = job.scan_source(None, self.sources.as_deref())?;
+        Ok(FailingRowFinder::new(source, self.options.spill.clone(), seed))
     }
 
     /// Returns the number of morsels of a scan that are read concurrently.

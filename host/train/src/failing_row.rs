@@ -16,7 +16,7 @@ use sandbar_core::{Blame, Code, Fault};
 use sandbar_dataset::{Scan, ScanSource, describe_key, find_row_in_file, to_float64};
 
 use crate::error::TrainError;
-use crate::job::{Job, TrainSpec};
+use crate::job::TrainSpec;
 use crate::pipeline::{Pipeline, chunk_seed};
 
 /// Maximum duration of a search. After it the error is reported without its row.
@@ -67,11 +67,6 @@ struct FailingRows {
 }
 
 impl FailingRowFinder {
-    /// Creates a finder for the input of a job.
-    pub(crate) fn for_job(job: &Job, temporary: PathBuf, seed: u64) -> Result<FailingRowFinder, TrainError> {
-        Ok(FailingRowFinder::new(job.scan_source(None)?, temporary, seed))
-    }
-
     /// Creates a finder for `source`, whose transforms have this seed.
     pub(crate) fn new(source: ScanSource, temporary: PathBuf, seed: u64) -> FailingRowFinder {
         FailingRowFinder { source, temporary, seed }

@@ -12,13 +12,14 @@ use sandbar_dense::DeviceChoice;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
+use crate::sources::JobSources;
 
 pub use error::JobFileError;
 pub(crate) use error::{ValidationError, with_hint};
 pub use parse::Override;
 
 /// A job: its input, transforms, training if any, and output.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
     /// Name, for messages.
@@ -56,7 +57,7 @@ pub(crate) struct KeyFlag {
 }
 
 /// The input of a job.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InputSpec {
     /// Files, folders, globs and URLs.
@@ -106,7 +107,7 @@ impl InputSpec {
 }
 
 /// A function that transforms the rows.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransformSpec {
     /// `PATH#function`; PATH is a component, a crate folder, or the name of a shipped component.
@@ -124,7 +125,7 @@ pub struct TransformSpec {
 }
 
 /// Input columns for the arguments of a function.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Columns {
     /// Columns in the order of the arguments, or, if the function declares none, under their own names.
@@ -134,7 +135,7 @@ pub enum Columns {
 }
 
 /// The training of a job.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainSpec {
     /// Columns whose values identify a group; without any, all rows are one group.
@@ -187,7 +188,7 @@ pub enum Metric {
 }
 
 /// A model to train.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSpec {
     /// `PATH#trainer`; PATH is a component, a crate folder, or the name of a shipped component.
@@ -201,7 +202,7 @@ pub struct ModelSpec {
 }
 
 /// The output of a job.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputSpec {
     /// File, whose extension determines the format; with `partition_by` a folder.
@@ -215,13 +216,39 @@ pub struct OutputSpec {
 }
 
 impl Job {
-    /// Returns the source of the scan, with these columns; `None` reads all.
+    /// Checks a job that was not parsed from a job file.
+    ///
+    /// # Errors
+    /// Why the job is invalid.
+    pub fn validate(&self) -> Result<(), String> {
+        self.check().map_err(|e| e.to_string())
+    }
+
+    /// Returns the paths of the components of the job's functions, which may be equal.
+    pub fn components(&self) -> impl Iterator<Item = &str> {
+        self.functions().filter_map(|(_, udf)| udf.rsplit_once('#').map(|(path, _)| path))
+    }
+
+    /// Returns the job's functions, with their keys.
+    pub(crate) fn functions(&self) -> impl Iterator<Item = (String, &str)> {
+        let transforms = self.transform.iter().enumerate();
+        let transforms = transforms.map(|(i, transform)| (format!("transform[{i}].udf"), transform.udf.as_str()));
+        let models = self.train.iter().flat_map(|train| &train.models).enumerate();
+        transforms.chain(models.map(|(i, model)| (format!("train.models[{i}].udf"), model.udf.as_str())))
+    }
+
+    /// Returns the source of the scan, with these columns; `None` reads all. `sources` replace the job's paths.
     ///
     /// # Errors
     /// An option of text files is invalid, which a validated job's are not.
-    pub(crate) fn scan_source(&self, columns: Option<Vec<String>>) -> Result<ScanSource, TrainError> {
+    pub(crate) fn scan_source(
+        &self,
+        columns: Option<Vec<String>>,
+        sources: Option<&JobSources>,
+    ) -> Result<ScanSource, TrainError> {
         let text = self.input.text_options().map_err(|e| TrainError::Invalid(e.message))?;
-        Ok(ScanSource { paths: self.input.paths.clone(), filter: self.input.filter.clone(), columns, text })
+        let named = sources.map(|sources| sources.inputs.clone());
+        Ok(ScanSource { paths: self.input.paths.clone(), named, filter: self.input.filter.clone(), columns, text })
     }
 
     /// Returns how messages name a key: by the flag that has set it, or as in the job file.

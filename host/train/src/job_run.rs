@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use sandbar_functions::JobFunctions;
 use sandbar_jobs::Phase;
 use serde::Serialize;
 
@@ -32,7 +31,7 @@ impl JobExecution {
         let (start, built_before) = (Instant::now(), self.progress.build_time());
         self.check_device(job).await?;
         self.progress.enter(Phase::Preparing, 0);
-        let mut functions = JobFunctions::new(self.functions.clone(), job.limits);
+        let mut functions = self.job_functions(job);
         let mut transforms = Vec::new();
         for (i, spec) in job.transform.iter().enumerate() {
             let key = job.key_label(&format!("transform[{i}].udf"));

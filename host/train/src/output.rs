@@ -80,6 +80,12 @@ fn check_local(path: &str) -> Result<(), ValidationError> {
     Ok(())
 }
 
+/// Returns the destination of a job's rows, with another path.
+pub(crate) fn row_target_at(output: &OutputSpec, path: &Path) -> Result<RowTarget, TrainError> {
+    let target = row_target(output).map_err(|e| TrainError::Invalid(e.to_string()))?;
+    Ok(RowTarget { path: path.to_owned(), ..target })
+}
+
 /// Returns the destination of a job's rows, after checking that it is writable and none of the `inputs`.
 pub(crate) fn writable_row_target<'a>(
     output: &OutputSpec,

@@ -150,7 +150,7 @@ impl JobExecution {
     /// Fails where [`JobExecution::run`] would before it reads rows.
     pub(crate) async fn plan(&self, job: &Job) -> Result<JobPlan, TrainError> {
         self.check_device(job).await?;
-        let mut functions = JobFunctions::new(self.functions.clone(), job.limits);
+        let mut functions = self.job_functions(job);
         let (mut plans, mut transforms, mut unchecked) = (Vec::new(), Vec::new(), Vec::new());
         for (i, spec) in job.transform.iter().enumerate() {
             let key = job.key_label(&format!("transform[{i}].udf"));

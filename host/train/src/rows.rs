@@ -12,7 +12,6 @@ use serde::Serialize;
 
 use crate::error::TrainError;
 use crate::execution::JobExecution;
-use crate::failing_row::FailingRowFinder;
 use crate::job::Job;
 use crate::ordered_morsels::{MorselItems, OrderedMorsels};
 use crate::pipeline::{Pipeline, chunk_seed, transformed_schema};
@@ -52,12 +51,15 @@ impl JobExecution {
     pub(crate) async fn write_rows(&self, job: &Job, transforms: Vec<Transform>) -> Result<RowsSummary, TrainError> {
         let pipeline = Pipeline::new(transforms, self.calls.clone(), None);
         let scan = Arc::new(self.open_scan(job, &pipeline, None).await?);
-        let target = output::writable_row_target(&job.output, scan.files().iter().map(String::as_str))?;
+        let target = match &self.sources {
+            Some(sources) => output::row_target_at(&job.output, &sources.output)?,
+            None => output::writable_row_target(&job.output, scan.files().iter().map(String::as_str))?,
+        };
         let morsels = scan.morsels().len();
         self.progress.enter(Phase::Writing, morsels as u64);
         let schema = transformed_schema(job, &pipeline, scan.schema(), chunk_seed(SEED, 0, 0)).await?;
         let mut output = target.create(&schema)?;
-        let finder = FailingRowFinder::for_job(job, self.options.spill.clone(), SEED)?;
+        let finder = self.failing_row_finder(job, SEED)?;
         let transform = {
             let (pipeline, scan) = (pipeline.clone(), scan.clone());
             move |morsel| transform_morsel(pipeline.clone(), &scan, morsel)

@@ -14,6 +14,7 @@ use crate::job_run::JobOutcome;
 use crate::options::JobRunnerOptions;
 use crate::plan::JobPlan;
 use crate::predict::{PredictSpec, PredictSummary};
+use crate::sources::JobSources;
 
 /// Runs job files and predictions.
 #[derive(Debug, Clone)]
@@ -42,7 +43,22 @@ impl JobRunner {
     /// # Errors
     /// Fails if the whole job fails; failures of single groups are in its summary.
     pub async fn run(&self, job: &Job, tenant: TenantId) -> Result<JobOutcome, TrainError> {
-        self.start("train", tenant, &job.name)?.run(job).await
+        self.start("train", tenant, JobRun::first(&job.name))?.run(job).await
+    }
+
+    /// Runs a job of a tenant with these files. Opens none of the paths that the job names. `run` is the job's run, in
+    /// accounts.
+    ///
+    /// # Errors
+    /// Fails like [`JobRunner::run`].
+    pub async fn run_with(
+        &self,
+        job: &Job,
+        tenant: TenantId,
+        run: JobRun,
+        sources: Arc<JobSources>,
+    ) -> Result<JobOutcome, TrainError> {
+        JobExecution { sources: Some(sources), ..self.start("train", tenant, run)? }.run(job).await
     }
 
     /// Plans a job by the checks of [`JobRunner::run`], without reading rows or building crates.
@@ -50,7 +66,7 @@ impl JobRunner {
     /// # Errors
     /// Fails where [`JobRunner::run`] would before it reads rows.
     pub async fn plan(&self, job: &Job, tenant: TenantId) -> Result<JobPlan, TrainError> {
-        self.start("plan", tenant, &job.name)?.plan(job).await
+        self.start("plan", tenant, JobRun::first(&job.name))?.plan(job).await
     }
 
     /// Predicts with stored models. Applies the job's transforms to the rows first, and writes their output with a
@@ -60,13 +76,13 @@ impl JobRunner {
     /// Fails if the models or the input are unusable. Rows without a model, or whose prediction fails, have null
     /// predictions.
     pub async fn predict(&self, spec: &PredictSpec, tenant: TenantId) -> Result<PredictSummary, TrainError> {
-        self.start("predict", tenant, "predict")?.predict(spec).await
+        self.start("predict", tenant, JobRun::first("predict"))?.predict(spec).await
     }
 
-    fn start(&self, name: &'static str, tenant: TenantId, id: &str) -> Result<JobExecution, TrainError> {
-        let job = CallJob { name, tenant, origin: None, run: JobRun::first(id), usage: CallUsage::default() };
+    fn start(&self, name: &'static str, tenant: TenantId, run: JobRun) -> Result<JobExecution, TrainError> {
+        let job = CallJob { name, tenant, origin: None, run, usage: CallUsage::default() };
         let calls = JobCalls::start(&self.pool, &*self.scheduler, job)?;
         let (functions, progress, options) = (self.functions.clone(), self.progress.clone(), self.options.clone());
-        Ok(JobExecution { calls, functions, progress, options })
+        Ok(JobExecution { calls, functions, progress, options, sources: None })
     }
 }

@@ -26,6 +26,7 @@ use crate::job::{Job, Metric, TrainSpec};
 use crate::metadata::JobMetadata;
 use crate::pipeline::{ChunkOutput, CollectBinding, CollectedRowGroup, Pipeline, chunk_seed, transformed_schema};
 use crate::results::{self, GroupFailure, TextTable};
+use crate::spawned::spawn;
 use crate::stored_rows::RowGroupReadSpec;
 use crate::transform::Transform;
 use crate::units::UnitScheduler;
@@ -131,7 +132,9 @@ impl JobExecution {
         }
         let context = Arc::new(context);
         let scan = Arc::new(self.open_scan(job, &context.pipeline, Some(training_columns(train))).await?);
-        output::check_writable_models(job, scan.files().iter().map(String::as_str))?;
+        if self.sources.is_none() {
+            output::check_writable_models(job, scan.files().iter().map(String::as_str))?;
+        }
         let grouped = self.read(training, &context, &scan).await?;
         let mut summary = self.train(training, &context, &scan, grouped, metadata.encode()?).await?;
         summary.rows = self.progress.rows();
@@ -167,7 +170,7 @@ impl JobExecution {
             labels,
             metric: train.metric,
             seed: train.seed,
-            finder: FailingRowFinder::for_job(job, self.options.spill.clone(), train.seed)?,
+            finder: self.failing_row_finder(job, train.seed)?,
         };
         Ok((context, JobMetadata { job: job.clone(), trainers, transforms: origins }))
     }
@@ -209,7 +212,7 @@ impl JobExecution {
         let read_all = futures::stream::iter(0..morsels)
             .map(|morsel| {
                 let read = read_morsel(context.clone(), scan.clone(), morsel, receiver.clone());
-                async move { tokio::spawn(read).await? }
+                async move { spawn(read).await? }
             })
             .buffer_unordered(self.morsels_at_once(scan))
             .try_collect::<()>();
@@ -267,7 +270,7 @@ impl JobExecution {
         GroupedRows { grouper, keys }: GroupedRows,
         metadata: MetadataEntry,
     ) -> Result<TrainSummary, TrainError> {
-        let path = Path::new(&training.job.output.path);
+        let path = self.sources.as_ref().map_or(Path::new(&training.job.output.path), |sources| &sources.output);
         let partitions = Arc::new(grouper.finish()?);
         let rows_transformed = (0..partitions.len()).map(|p| partitions.rows_of(p)).sum();
         self.progress.enter(Phase::Training, partitions.len() as u64);
@@ -286,7 +289,7 @@ impl JobExecution {
             })
             .map(|(p, permit)| {
                 let train = train_partition(context.clone(), partitions.clone(), p, permit);
-                async move { tokio::spawn(train).await? }
+                async move { spawn(train).await? }
             })
             .buffered(units_max + WAITING_PARTITIONS_MAX)
             .boxed();

@@ -50,7 +50,20 @@ fn tenant_requests() -> Vec<Vec<u8>> {
             r#"{{"submit":{{"key":"k-1","program":"sum.wasm","component":"{component}","component_bytes":8,"task":"main","arguments":{arguments}}}}}"#
         )
     };
+    let file = format!(r#""file":"{component}","bytes":9"#);
+    let with_file = submit("[[\"n\",\"@a\"]]")
+        .replace("}}", &format!(r#","files":[{{"argument":"n","files":[{{"name":"a",{file}}}]}}]}}}}"#));
+    let job = r#"{"input":{"paths":["a.csv"],"filter":"x > 1"},"transform":[{"udf":"t#f","params":{"a":[1.5,null]}}],"train":{"features":["x"],"target":"y","test":0.1,"models":[{"udf":"m#linear"}]},"output":{"path":"o.parquet"}}"#;
+    let component_of = |name: &str| format!(r#"{{"name":"{name}","found":"/f","component":"{component}","bytes":8}}"#);
+    let job_file = format!(
+        r#"{{"submit":{{"key":"k-1","program":"j.toml","job_file":{{"job":{job},"inputs":[{{"name":"a.csv",{file}}}],"components":[{},{}]}}}}}}"#,
+        component_of("t"),
+        component_of("m")
+    );
     let requests = [
+        with_file,
+        job_file,
+        r#"{"output":{"job":"4f3a9c"}}"#.to_owned(),
         submit("[]"),
         submit(r#"[["n","3"],["text","\u0001\ud83d\ude00"],["file","@@x"]]"#),
         r#"{"follow":{"job":"4f3a9c","taken":1,"after":2,"stays":true}}"#.to_owned(),

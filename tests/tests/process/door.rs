@@ -17,12 +17,12 @@ fn tasks(task: &str) -> String {
     format!("{}#{task}", component("tests/programs/tasks").display())
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
 }
 
 /// Returns the code and the message of a refusal.
-fn refusal(response: &Value) -> (&str, &str) {
+pub fn refusal(response: &Value) -> (&str, &str) {
     let text = |field: &str| response["refused"][field].as_str().unwrap_or_default();
     (text("code"), text("message"))
 }
@@ -35,7 +35,7 @@ pub fn status_kib(process: u32, word: &str) -> u64 {
 }
 
 /// Returns the names of all files below a folder of a node.
-fn files(nodes: &Nodes, folder: &str) -> Vec<String> {
+pub fn files(nodes: &Nodes, folder: &str) -> Vec<String> {
     fn walk(folder: &std::path::Path, all: &mut Vec<String>) {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             if entry.path().is_dir() {
@@ -503,19 +503,31 @@ fn tenants_open_no_files_of_nodes() {
     let absolute = nodes.lab.path("secret").display().to_string();
     let program = format!("{}#one", component("tests/programs/files").display());
     let many = format!("{}#many", component("tests/programs/files").display());
-    for value in
-        ["@secret", "@@secret", "@@@secret", &format!("@{absolute}"), &format!("@@{absolute}"), "@*", "@./@secret"]
-    {
+    let refusal_of =
+        |name: &str| format!("argument `{name}`: a job of a cluster can't open files of its nodes; `host submit");
+    for value in ["@@secret", "@@@secret", &format!("@@{absolute}")] {
         for (program, name) in [(&program, "data"), (&many, "files")] {
             let argument = format!("{name}={value}");
             let line = ["submit", program, "--arg", &argument, "--arg", "tasks=1"];
             let line = if name == "data" { &line[..] } else { &line[..4] };
-            let ended = ada.host(&first, line).expect_code(1);
-            let text =
-                format!("argument `{name}` is a file: the cluster's nodes don't have this machine's files [arguments]");
-            assert!(ended.stderr.contains(&text), "{value}: {}", ended.stderr);
+            ada.host(&first, line).expect_code(1).expect_stderr(&[&refusal_of(name), "[arguments]"]);
         }
     }
+    // A client that sends no files.
+    let bytes = fs::read(component("tests/programs/files")).unwrap();
+    ada.host(&first, &["submit", &format!("{}#perhaps", component("tests/programs/files").display())]).expect_code(0);
+    runtime().block_on(async {
+        let client = Client::connect(&nodes, &ada, "node-1").await;
+        for value in ["@secret", "@@secret", &format!("@{absolute}"), "@*", "@./@secret"] {
+            for (task, name) in [("one", "data"), ("many", "files")] {
+                let mut request = submission(&Compiler::id(&bytes).to_string(), bytes.len(), task);
+                request["submit"]["arguments"] = json!([[name, value]]);
+                let response = client.ask(&request).await;
+                let (code, message) = refusal(&response);
+                assert!(code == "arguments" && message.contains(&refusal_of(name)), "{value}: {response}");
+            }
+        }
+    });
 }
 
 /// What operators and tenants do, and what they are refused, is in the audit log, which shows any change of it.

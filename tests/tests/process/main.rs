@@ -6,6 +6,7 @@ mod cluster;
 mod compiler;
 mod deploy;
 mod door;
+mod door_files;
 mod examples;
 mod files;
 mod gpu;

@@ -1,6 +1,8 @@
 //! A client of the tenant API: submits jobs to the nodes of a cluster, follows and queries them.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,14 +12,18 @@ use sandbar_wire::{
     Clock, Connection, Endpoint, EndpointEnvironment, ExpectedPeer, Frames, Identity, JoinGrant, JoinToken, Name,
     NodeFolder, Role, SystemClock, TenantRole, TokenId, WireLimits,
 };
+use sha2::{Digest as _, Sha256};
 
 use super::job::ClusterJob;
 use super::tenant_messages::{NewClusterJob, Refusal, TENANT_API, TenantRequest, TenantResponse};
+use super::uploaded::UploadContents;
 use crate::addresses::{NodeAddress, unspecified};
 use crate::attempts::{announce_if_slow, connect_first, retry};
 use crate::error::ClusterError;
+use crate::files::{self, FileId, StoredFile};
 use crate::identity::{IDENTITY, check_same_cluster};
 use crate::tenants::{Tenant, TenantToken};
+use crate::uploads::{IncompletePath, UploadError};
 use crate::usage::{UsageBy, UsageReport};
 use crate::{chunks, encoding};
 
@@ -127,15 +133,15 @@ impl ClusterClient {
         &self.tenant
     }
 
-    /// Submits a job with this component. Returns it as the node stored it. However often the request is repeated, the job
-    /// is submitted once: its submission key is the same.
+    /// Submits a job with these components and files. Returns it as the node stored it. However often the request is
+    /// repeated, the job is submitted once: its submission key is the same.
     ///
     /// # Errors
     /// Fails if a node refuses the job, or none responds in time.
-    pub async fn submit(&mut self, new: NewClusterJob, component: &[u8]) -> Result<ClusterJob, ClusterError> {
+    pub async fn submit(&mut self, new: NewClusterJob, contents: &UploadContents) -> Result<ClusterJob, ClusterError> {
         let started = Instant::now();
         loop {
-            match self.submit_once(&new, component).await {
+            match self.submit_once(&new, contents).await {
                 Err(error) if error.may_retry() && started.elapsed() < self.timeouts.reconnect_max => {
                     self.use_next_node();
                     tokio::time::sleep(RETRY_DELAY).await;
@@ -145,11 +151,23 @@ impl ClusterClient {
         }
     }
 
-    async fn submit_once(&mut self, new: &NewClusterJob, component: &[u8]) -> Result<ClusterJob, ClusterError> {
+    async fn submit_once(
+        &mut self,
+        new: &NewClusterJob,
+        contents: &UploadContents,
+    ) -> Result<ClusterJob, ClusterError> {
         let mut frames = self.send(&TenantRequest::Submit(new.clone())).await?;
+        let path = |file: FileId| {
+            contents.path(file).ok_or_else(|| ClusterError::Malformed(format!("a request of the unknown file {file}")))
+        };
         loop {
             match receive(&mut frames).await? {
-                TenantResponse::SendComponent => chunks::send(&frames, component, SILENCE_MAX).await?,
+                TenantResponse::SendComponent => {
+                    for component in new.work.components() {
+                        files::send(&frames, path(component.into())?).await?;
+                    }
+                }
+                TenantResponse::SendContent(file) => files::send(&frames, path(file)?).await?,
                 TenantResponse::Job(job) => return Ok(*job),
                 other => return Err(unexpected(&other)),
             }
@@ -323,6 +341,45 @@ impl ClusterClient {
             TenantResponse::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Downloads the output of a job file, and then replaces the file at `path`. Creates the folders of `path`.
+    ///
+    /// # Errors
+    /// Fails if the job has no output, no node has it any more, or the file can't be written.
+    pub async fn download_output(&mut self, job: &str, path: &Path) -> Result<StoredFile, ClusterError> {
+        let refused = |error: UploadError| ClusterError::Refused(error.to_string());
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let draft = IncompletePath::new(folder).map_err(refused)?;
+        let file = File::create_new(draft.path()).map_err(|e| ClusterError::Folder(draft.path().to_owned(), e))?;
+        let download = self.retry_until_answered(async |client| client.download_once(job, &file, path).await.map(Some));
+        let output = download.await?;
+        draft.complete(path).map_err(refused)?;
+        Ok(output)
+    }
+
+    async fn download_once(&mut self, job: &str, file: &File, path: &Path) -> Result<StoredFile, ClusterError> {
+        let fail = |e| ClusterError::Folder(path.to_owned(), e);
+        let mut frames = self.send(&TenantRequest::Output { job: job.to_owned() }).await?;
+        let output = match receive(&mut frames).await? {
+            TenantResponse::Output(output) => output,
+            other => return Err(unexpected(&other)),
+        };
+        // An earlier attempt may have written a part.
+        file.set_len(0).map_err(fail)?;
+        let mut written = file;
+        written.rewind().map_err(fail)?;
+        let (mut hash, mut bytes) = (Sha256::new(), 0);
+        let write = |chunk: &[u8]| {
+            hash.update(chunk);
+            bytes += chunk.len() as u64;
+            written.write_all(chunk)
+        };
+        chunks::receive_into(&mut frames, output.bytes, SILENCE_MAX, write).await?;
+        if bytes != output.bytes || FileId::from_hash(hash) != output.file {
+            return Err(ClusterError::MessageIncomplete);
+        }
+        Ok(output)
     }
 
     /// Stops a job. Returns it as it was before.

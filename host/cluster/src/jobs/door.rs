@@ -16,8 +16,10 @@ pub(crate) enum DoorUse {
     Request,
     /// Following of a job.
     Follow,
-    /// A submission, with the upload and the compilation of its component.
+    /// A submission, with its uploads and the compilation of its component.
     Submission,
+    /// The download of an output.
+    Download,
 }
 
 /// Maximum concurrent uses of a kind.
@@ -35,7 +37,7 @@ impl DoorUse {
             DoorUse::Opening => UseLimits { per_tenant_max: 32, node_max: 256 },
             DoorUse::Request => UseLimits { per_tenant_max: 32, node_max: 256 },
             DoorUse::Follow => UseLimits { per_tenant_max: 64, node_max: 1024 },
-            DoorUse::Submission => UseLimits { per_tenant_max: 4, node_max: 64 },
+            DoorUse::Submission | DoorUse::Download => UseLimits { per_tenant_max: 4, node_max: 64 },
         }
     }
 
@@ -44,6 +46,7 @@ impl DoorUse {
             DoorUse::Opening | DoorUse::Request => "requests",
             DoorUse::Follow => "followed jobs",
             DoorUse::Submission => "submissions",
+            DoorUse::Download => "downloads",
         }
     }
 }

@@ -5,13 +5,16 @@
 use sandbar_core::{ComponentId, TenantId};
 use sandbar_jobs::{JobCounts, JobFailure, JobName, JobQuery, LoggedLine, ProgressRow, RunState};
 use sandbar_meta::Key;
+use sandbar_train::Job;
 use sandbar_wire::{Name, TenantRole, Timestamp, TokenId};
 
 use super::job::{
-    ClusterJob, JobKey, JobRef, job_key, owner_key, owner_value, parse_key, submission_key, submitted_key,
+    ClusterJob, FileArgument, JobComponent, JobFileWork, JobKey, JobRef, JobWork, ProgramWork, job_key, owner_key,
+    owner_value, parse_key, submission_key, submitted_key,
 };
 use super::submission::SubmissionRecord;
 use super::tenant_messages::{NewClusterJob, Refusal, TENANT_API, TenantRequest, TenantResponse};
+use crate::files::{NamedStoredFile, StoredFile};
 use crate::golden::check_json;
 use crate::member::{Member, MemberState};
 use crate::tenants::{Tenant, TenantSettings, TenantToken};
@@ -51,9 +54,7 @@ fn job() -> ClusterJob {
         tenant: tenant(),
         key: Some("k-1".parse().unwrap()),
         program: "sum.wasm".to_owned(),
-        component: component(),
-        task: "main".to_owned(),
-        arguments: arguments(),
+        work: program(Vec::new()),
         submitted_ms: 1,
         ended_ms: Some(2),
         state: RunState::Failed,
@@ -62,6 +63,7 @@ fn job() -> ClusterJob {
         handed_over: false,
         node: "first".to_owned(),
         result: serde_json::json!({ "sum": 4 }),
+        output: None,
         error: Some(JobFailure {
             code: Some("trap".to_owned()),
             message: "why".to_owned(),
@@ -71,18 +73,46 @@ fn job() -> ClusterJob {
     }
 }
 
+fn program(files: Vec<FileArgument>) -> JobWork {
+    let (component, task, arguments) = (component(), "main".to_owned(), arguments());
+    JobWork::Program(ProgramWork { component, component_bytes: 8, task, arguments, files })
+}
+
+fn file(byte: u8) -> StoredFile {
+    StoredFile { file: ComponentId::from_digest([byte; 32]).into(), bytes: 9 }
+}
+
+fn job_file() -> JobWork {
+    let text = r#"
+        name = "taxi"
+        [input]
+        paths = ["data/*.csv"]
+        [train]
+        features = ["x"]
+        target = "y"
+        models = [{ udf = "models#linear" }]
+        [output]
+        path = "out.parquet"
+    "#;
+    let found = "/usr/share/sandbar/models.wasm".to_owned();
+    let job_file = JobFileWork {
+        job: Job::parse(text, &[]).unwrap(),
+        inputs: vec![NamedStoredFile { name: "data/a.csv".to_owned(), content: file(8) }],
+        components: vec![JobComponent { name: "models".to_owned(), found, component: component(), bytes: 8 }],
+    };
+    JobWork::JobFile { job_file: Box::new(job_file) }
+}
+
 fn requests() -> Vec<TenantRequest> {
     let job = || "4f3a9c".to_owned();
-    let new = NewClusterJob {
-        key: "k-1".parse().unwrap(),
-        program: "sum.wasm".to_owned(),
-        component: component(),
-        component_bytes: 8,
-        task: "main".to_owned(),
-        arguments: arguments(),
-    };
+    let new = |program: &str, work| NewClusterJob { key: "k-1".parse().unwrap(), program: program.to_owned(), work };
+    let files = vec![NamedStoredFile { name: "a.csv".to_owned(), content: file(8) }];
+    let with_files = program(vec![FileArgument { argument: "n".to_owned(), files }]);
     vec![
-        TenantRequest::Submit(new),
+        TenantRequest::Submit(new("sum.wasm", program(Vec::new()))),
+        TenantRequest::Submit(new("sum.wasm", with_files)),
+        TenantRequest::Submit(new("taxi.toml", job_file())),
+        TenantRequest::Output { job: job() },
         TenantRequest::Follow { job: job(), run: 1, lines: 2, without_log: true },
         TenantRequest::Status { job: job() },
         TenantRequest::Stop { job: job() },
@@ -111,6 +141,8 @@ fn responses() -> Vec<TenantResponse> {
     let row = ProgressRow { name: "rows".to_owned(), done: 1, total: Some(2), seconds: 0.5 };
     vec![
         TenantResponse::SendComponent,
+        TenantResponse::SendContent(file(8).file),
+        TenantResponse::Output(file(8)),
         TenantResponse::InProgress,
         TenantResponse::Job(Box::new(job())),
         TenantResponse::Jobs(vec![job()]),
@@ -150,6 +182,11 @@ fn tenant_responses_have_golden_json() {
 #[test]
 fn stored_jobs_have_golden_json() {
     check_json(&job(), JOB);
+    // A job of a version without the length of its component.
+    let text = JOB.replace(r#""component_bytes":8,"#, "");
+    assert_eq!(serde_json::from_str::<ClusterJob>(&text).unwrap().work.components(), [component()]);
+    let of_file = ClusterJob { work: job_file(), output: Some(file(9)), error: None, ..job() };
+    check_json(&of_file, FILE_JOB);
     let record = SubmissionRecord { job: name(), until_ms: 3 };
     check_json(&record, r#"{"job":"20260131-235959-123-4f3a9c","until_ms":3}"#);
 }
@@ -187,10 +224,15 @@ fn keys_of_jobs_are_fixed() {
     assert_eq!(TENANT_API.number(), 9);
 }
 
-const JOB: &str = r#"{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}"#;
+const JOB: &str = r#"{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","component_bytes":8,"task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}"#;
 
-const REQUESTS: [&str; 13] = [
+const FILE_JOB: &str = r#"{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","job_file":{"job":{"name":"taxi","input":{"paths":["data/*.csv"],"filter":null},"transform":[],"train":{"group_by":[],"per_file":false,"features":["x"],"target":"y","test":0.25,"seed":0,"min_rows":4,"metric":"mae","models":[{"udf":"models#linear","name":null,"params":{}}]},"output":{"path":"out.parquet"},"device":null,"limits":{"memory_bytes_max":1073741824,"time_ms_max":60000,"tensor_bytes_max":1073741824,"output_bytes_max":268435456,"log_bytes_max":65536,"instances_max":16,"tables_max":8,"table_elements_max":20000,"model_bytes_max":134217728,"retries_max":3}},"inputs":[{"name":"data/a.csv","file":"0808080808080808080808080808080808080808080808080808080808080808","bytes":9}],"components":[{"name":"models","found":"/usr/share/sandbar/models.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","bytes":8}]},"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"output":{"file":"0909090909090909090909090909090909090909090909090909090909090909","bytes":9},"error":null,"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}"#;
+
+const REQUESTS: [&str; 16] = [
     r#"{"submit":{"key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","component_bytes":8,"task":"main","arguments":[["n","3"]]}}"#,
+    r#"{"submit":{"key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","component_bytes":8,"task":"main","arguments":[["n","3"]],"files":[{"argument":"n","files":[{"name":"a.csv","file":"0808080808080808080808080808080808080808080808080808080808080808","bytes":9}]}]}}"#,
+    r#"{"submit":{"key":"k-1","program":"taxi.toml","job_file":{"job":{"name":"taxi","input":{"paths":["data/*.csv"],"filter":null},"transform":[],"train":{"group_by":[],"per_file":false,"features":["x"],"target":"y","test":0.25,"seed":0,"min_rows":4,"metric":"mae","models":[{"udf":"models#linear","name":null,"params":{}}]},"output":{"path":"out.parquet"},"device":null,"limits":{"memory_bytes_max":1073741824,"time_ms_max":60000,"tensor_bytes_max":1073741824,"output_bytes_max":268435456,"log_bytes_max":65536,"instances_max":16,"tables_max":8,"table_elements_max":20000,"model_bytes_max":134217728,"retries_max":3}},"inputs":[{"name":"data/a.csv","file":"0808080808080808080808080808080808080808080808080808080808080808","bytes":9}],"components":[{"name":"models","found":"/usr/share/sandbar/models.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","bytes":8}]}}}"#,
+    r#"{"output":{"job":"4f3a9c"}}"#,
     r#"{"follow":{"job":"4f3a9c","taken":1,"after":2,"stays":true}}"#,
     r#"{"status":{"job":"4f3a9c"}}"#,
     r#"{"stop":{"job":"4f3a9c"}}"#,
@@ -205,17 +247,19 @@ const REQUESTS: [&str; 13] = [
     r#"{"usage":{"since_ms":5,"job":"4f3a9c","by":"tenant"}}"#,
 ];
 
-const RESPONSES: [&str; 15] = [
+const RESPONSES: [&str; 17] = [
     r#""send""#,
+    r#"{"send-content":"0808080808080808080808080808080808080808080808080808080808080808"}"#,
+    r#"{"output":{"file":"0808080808080808080808080808080808080808080808080808080808080808","bytes":9}}"#,
     r#""working""#,
-    r#"{"job":{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}}"#,
-    r#"{"jobs":[{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}]}"#,
+    r#"{"job":{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","component_bytes":8,"task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}}"#,
+    r#"{"jobs":[{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","component_bytes":8,"task":"main","arguments":[["n","3"]],"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"error":{"code":"trap","message":"why","chain":["main"]},"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}]}"#,
     r#"{"line":{"ms":1,"tenant":"000000000000012c","name":"add","task":"3-17","worker":4,"level":"info","line":"text"}}"#,
     r#"{"progress":[{"name":"rows","done":1,"total":2,"seconds":0.5}]}"#,
     r#"{"elsewhere":"127.0.0.1:7410"}"#,
     r#""seen""#,
     r#"{"nodes":["127.0.0.1:7410"]}"#,
-    r#"{"tenant":{"name":"alice","created_s":1,"settings":{"weight":100,"reserved_cpus":0.0,"tasks_max":1000000,"actors_max":1000,"memory_bytes_max":536870912,"object_bytes_max":17179869184,"jobs_max":64,"finished_jobs_max":1000,"finished_job_bytes_max":16777216,"component_bytes_max":67108864,"components_max":64,"components_bytes_max":268435456,"cpu_seconds_per_day_max":null,"gpu_seconds_per_day_max":null,"network_bytes_per_day_max":null,"log_bytes_per_day_max":null,"job_seconds_max":null},"tokens":[]}}"#,
+    r#"{"tenant":{"name":"alice","created_s":1,"settings":{"weight":100,"reserved_cpus":0.0,"tasks_max":1000000,"actors_max":1000,"memory_bytes_max":536870912,"object_bytes_max":17179869184,"jobs_max":64,"finished_jobs_max":1000,"finished_job_bytes_max":16777216,"component_bytes_max":67108864,"components_max":64,"components_bytes_max":268435456,"file_bytes_max":4294967296,"files_bytes_max":17179869184,"cpu_seconds_per_day_max":null,"gpu_seconds_per_day_max":null,"network_bytes_per_day_max":null,"log_bytes_per_day_max":null,"job_seconds_max":null},"tokens":[]}}"#,
     r#"{"token":[{"id":"07070707070707070707070707070707","role":"viewer","use_once":true,"created_by":null,"issued_s":1,"expires_s":2,"last_use":null},"sbt2-a"]}"#,
     r#""usage""#,
     r#""done""#,

@@ -7,6 +7,7 @@ use sandbar_meta::{Change, Entry, MetaValue, Revision};
 use sandbar_wire::Name;
 
 use super::job::{ClusterJob, JobKey, JobRef, SubmissionKey, parse_key};
+use crate::files::FileId;
 
 /// Jobs of all tenants.
 #[derive(Debug)]
@@ -134,11 +135,16 @@ impl JobIndex {
 
     /// Returns the components of a tenant's unfinished jobs.
     pub(crate) fn components_in_use(&self, tenant: &Name) -> BTreeSet<ComponentId> {
-        let component = |(_, job): (&JobRef, &IndexedJob)| match &job.entry {
-            Some(JobEntry::Unfinished(job, _)) => Some(job.component),
-            _ => None,
-        };
-        self.of_tenant(tenant).filter_map(component).collect()
+        self.unfinished_of(tenant).flat_map(|job| job.work.components()).collect()
+    }
+
+    /// Returns the files of a tenant's unfinished jobs.
+    pub(crate) fn files_in_use(&self, tenant: &Name) -> BTreeSet<FileId> {
+        self.unfinished_of(tenant).flat_map(|job| job.work.files()).map(|file| file.file).collect()
+    }
+
+    fn unfinished_of<'a>(&'a self, tenant: &'a Name) -> impl Iterator<Item = &'a ClusterJob> {
+        self.of_tenant(tenant).filter_map(|(_, job)| job.unfinished().map(|(job, ..)| job))
     }
 
     /// Returns all unfinished jobs, the revisions of their entries, and their owners.
@@ -196,7 +202,7 @@ mod tests {
     use sandbar_jobs::{JobCounts, RunState};
     use sandbar_meta::Key;
 
-    use super::super::job::{job_key, owner_key};
+    use super::super::job::{JobWork, ProgramWork, job_key, owner_key};
     use super::*;
 
     fn reference(tenant: &str, number: u32) -> JobRef {
@@ -216,9 +222,13 @@ mod tests {
             tenant,
             key: None,
             program: String::new(),
-            component: ComponentId::from_digest([0; 32]),
-            task: String::new(),
-            arguments: Vec::new(),
+            work: JobWork::Program(ProgramWork {
+                component: ComponentId::from_digest([0; 32]),
+                component_bytes: 0,
+                task: String::new(),
+                arguments: Vec::new(),
+                files: Vec::new(),
+            }),
             submitted_ms: 0,
             ended_ms,
             state: if ended_ms.is_some() { RunState::Succeeded } else { RunState::Running },
@@ -227,6 +237,7 @@ mod tests {
             handed_over: false,
             node: "n".to_owned(),
             result: serde_json::Value::Null,
+            output: None,
             error: None,
             counts: JobCounts::default(),
         };

@@ -1,17 +1,20 @@
 //! A job of a cluster, and its keys in the cluster's store.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
 use sandbar_core::{ComponentId, TenantId};
 use sandbar_jobs::{JobCounts, JobFailure, JobName, RunState};
 use sandbar_meta::{Key, KeyRange, MetaError, MetaValue};
+use sandbar_train::Job;
 use sandbar_wire::Name;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::encoding::text;
 use crate::error::ClusterError;
+use crate::files::{NamedStoredFile, StoredFile};
 use crate::member::Member;
 
 /// Prefix of the keys of a tenant's jobs. The tenant's name follows, then one of the parts below.
@@ -24,8 +27,8 @@ const OWNER: &str = "/owner";
 const SUBMISSIONS: &str = "/submissions/";
 /// Changed by each submission of the tenant.
 const SUBMITTED: &str = "/submitted";
-/// Maximum bytes of a job's arguments.
-pub(crate) const ARGUMENTS_BYTES_MAX: usize = 256 << 10;
+/// Maximum bytes of a job's work, as JSON.
+pub(crate) const WORK_BYTES_MAX: usize = 256 << 10;
 /// Maximum bytes of a job's result, as JSON.
 pub(crate) const RESULT_BYTES_MAX: usize = 512 << 10;
 /// Maximum characters of a submission key.
@@ -41,15 +44,11 @@ pub struct ClusterJob {
     /// Key under which it was submitted: a submission with the same key is the same job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<SubmissionKey>,
-    /// The program, as the tenant named it.
+    /// The program or job file, as the tenant named it.
     pub program: String,
-    /// Component of the program.
-    #[serde(with = "text")]
-    pub component: ComponentId,
-    /// First task.
-    pub task: String,
-    /// Arguments of the first task.
-    pub arguments: Vec<(String, String)>,
+    /// What it runs.
+    #[serde(flatten)]
+    pub work: JobWork,
     /// Time of submission, in milliseconds since 1970, by the clock of the node that received it.
     pub submitted_ms: u64,
     /// Time of its end, in milliseconds since 1970, by the clock of the node that ran it.
@@ -67,12 +66,108 @@ pub struct ClusterJob {
     pub handed_over: bool,
     /// Node of the last run.
     pub node: String,
-    /// Result of the first task.
+    /// Result of the first task; the summary of a job file's run.
     pub result: serde_json::Value,
+    /// Output of a job file, once it has succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<StoredFile>,
     /// Why the job failed or was stopped.
     pub error: Option<JobFailure>,
     /// Counters of its tasks, once it has finished.
     pub counts: JobCounts,
+}
+
+/// The work of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum JobWork {
+    /// A job file.
+    JobFile {
+        /// The job.
+        job_file: Box<JobFileWork>,
+    },
+    /// A program.
+    Program(ProgramWork),
+}
+
+/// A program, and the arguments of its first task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProgramWork {
+    /// Component of the program.
+    #[serde(with = "text")]
+    pub component: ComponentId,
+    /// Bytes of the component.
+    #[serde(default)]
+    pub component_bytes: u64,
+    /// First task.
+    pub task: String,
+    /// Arguments of the first task, as JSON or else text; `@PATH` for those in `files`.
+    pub arguments: Vec<(String, String)>,
+    /// Files that arguments name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileArgument>,
+}
+
+/// Files of an argument.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileArgument {
+    /// Name of the argument.
+    pub argument: String,
+    /// The files.
+    pub files: Vec<NamedStoredFile>,
+}
+
+/// A job file's job. Its own paths are names for messages and metadata: nodes open none of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobFileWork {
+    /// The job.
+    pub job: Job,
+    /// Its input.
+    pub inputs: Vec<NamedStoredFile>,
+    /// Components of its functions.
+    pub components: Vec<JobComponent>,
+}
+
+/// A component of a job file's functions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobComponent {
+    /// Path in the job's functions, before the `#`.
+    pub name: String,
+    /// Path at which the client found it.
+    pub found: String,
+    /// The component.
+    #[serde(with = "text")]
+    pub component: ComponentId,
+    /// Bytes of the component.
+    pub bytes: u64,
+}
+
+impl JobWork {
+    /// Returns the arguments of a program's first task.
+    pub fn arguments(&self) -> &[(String, String)] {
+        match self {
+            JobWork::Program(program) => &program.arguments,
+            JobWork::JobFile { .. } => &[],
+        }
+    }
+
+    /// Returns the components that the work needs.
+    pub(crate) fn components(&self) -> Vec<ComponentId> {
+        match self {
+            JobWork::Program(program) => vec![program.component],
+            JobWork::JobFile { job_file } => job_file.components.iter().map(|component| component.component).collect(),
+        }
+    }
+
+    /// Returns the files that the work needs, each once.
+    pub(crate) fn files(&self) -> BTreeSet<StoredFile> {
+        match self {
+            JobWork::Program(program) => {
+                program.files.iter().flat_map(|argument| &argument.files).map(|file| file.content).collect()
+            }
+            JobWork::JobFile { job_file } => job_file.inputs.iter().map(|input| input.content).collect(),
+        }
+    }
 }
 
 impl ClusterJob {

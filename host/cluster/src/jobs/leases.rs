@@ -7,15 +7,21 @@ use std::time::Duration;
 use sandbar_core::{Code, Fault};
 use sandbar_jobs::{JobCounts, JobFailure, RunState, now_ms};
 use sandbar_meta::{Condition, MetaError, MetaValue, Operation, Revision, Transaction};
-use sandbar_runtime::{ClusterProgram, ProgramError, ProgramSummary};
+use sandbar_runtime::{ArgumentFiles, ClusterProgram, ProgramError, ProgramSummary};
+use sandbar_train::NamedFile;
 use sandbar_wire::Name;
 
 use super::cached_results;
 use super::index::{JobIndex, JobOwner};
-use super::job::{ClusterJob, RESULT_BYTES_MAX, all_keys, job_key, owner_key, owner_value, submission_key};
+use super::job::{
+    ClusterJob, FileArgument, JobWork, ProgramWork, RESULT_BYTES_MAX, all_keys, job_key, owner_key, owner_value,
+    submission_key,
+};
+use super::job_files::{self, FinishedRun};
 use crate::components;
 use crate::encoding;
 use crate::error::{ClusterError, host_fault};
+use crate::files::{self, FileUse, StoredFile};
 use crate::member::MemberState;
 use crate::registry;
 use crate::state::ClusterState;
@@ -197,46 +203,75 @@ pub(crate) fn start(cluster: &Arc<ClusterState>, owned: OwnedJob) {
     cluster.jobs.start(&id, number, spawn);
 }
 
-async fn run(cluster: &ClusterState, job: &ClusterJob) -> Result<ProgramSummary, ProgramError> {
+async fn run(cluster: &ClusterState, job: &ClusterJob) -> FinishedRun {
+    match &job.work {
+        JobWork::JobFile { job_file } => job_files::run(cluster, job, job_file).await,
+        JobWork::Program(program) => match run_program(cluster, job, program).await {
+            Ok(summary) => {
+                FinishedRun { state: RunState::Succeeded, result: summary.result, output: None, error: None }
+            }
+            Err(error) => {
+                let is_stopped = matches!(error, ProgramError::Stopped | ProgramError::Dropped);
+                let state = if is_stopped { RunState::Stopped } else { RunState::Failed };
+                FinishedRun { state, result: serde_json::Value::Null, output: None, error: Some(error.failure()) }
+            }
+        },
+    }
+}
+
+async fn run_program(
+    cluster: &ClusterState,
+    job: &ClusterJob,
+    work: &ProgramWork,
+) -> Result<ProgramSummary, ProgramError> {
     let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no programs"))?;
     let reference = job.reference();
-    let program = components::load_of_tenant(cluster, &job.tenant, job.component).await?;
+    let program = components::load_of_tenant(cluster, &job.tenant, work.component).await?;
+    // Until the run has ended, these keep its files.
+    let (files, _uses) = argument_files(cluster, &job.tenant, &work.files).await?;
     let tenant = job.tenant_id();
     let store = cluster.jobs.store(&job.tenant);
-    let recorder = store.create_named(&job.id, &job.program, &job.arguments, tenant);
+    let recorder = store.create_named(&job.id, &job.program, &work.arguments, tenant);
     let recorder = recorder.map_err(host_fault)?;
     cluster.jobs.set_feed(&reference, job.runs, &recorder);
     let resumed = if job.runs > 1 { cached_results::collect(cluster, &job.id).await } else { Vec::new() };
-    let (task, arguments) = (job.task.clone(), job.arguments.clone());
+    let (task, arguments) = (work.task.clone(), work.arguments.clone());
     let run = job.runs;
-    (runtime.run)(ClusterProgram { program, task, arguments, resumed, run, recorder }).await
+    (runtime.run)(ClusterProgram { program, task, arguments, files, resumed, run, recorder }).await
+}
+
+/// Returns the files of a program's arguments on this node.
+async fn argument_files(
+    cluster: &ClusterState,
+    tenant: &Name,
+    arguments: &[FileArgument],
+) -> Result<(Vec<ArgumentFiles>, Vec<FileUse>), Fault> {
+    let (mut all, mut uses) = (Vec::new(), Vec::new());
+    for FileArgument { argument, files } in arguments {
+        let contents: Vec<StoredFile> = files.iter().map(|file| file.content).collect();
+        let own = files::fetch_all(cluster, tenant, &contents).await?;
+        let named = files.iter().zip(&own);
+        let named = named.map(|(file, own)| NamedFile { name: file.name.clone(), path: own.path().to_owned() });
+        all.push(ArgumentFiles { argument: argument.clone(), files: named.collect() });
+        uses.extend(own);
+    }
+    Ok((all, uses))
 }
 
 /// Stores the outcome of a job, unless another node owns it by now.
-async fn finish(cluster: &ClusterState, owned: OwnedJob, result: Result<ProgramSummary, ProgramError>) {
+async fn finish(cluster: &ClusterState, owned: OwnedJob, finished: FinishedRun) {
     let OwnedJob { mut job, owner_revision } = owned;
-    (job.ended_ms, job.state) = (Some(now_ms()), RunState::Succeeded);
     if let Ok(stored) = cluster.jobs.store(&job.tenant).find(job.id.as_str()) {
         job.counts = stored.record.counts;
     }
     job.counts.takeovers = job.runs.saturating_sub(1).into();
-    match result {
-        Ok(summary) => {
-            let bytes = summary.result.to_string().len();
-            if bytes > RESULT_BYTES_MAX {
-                job.state = RunState::Failed;
-                let message =
-                    format!("the result has {bytes} bytes as JSON, the limit is {RESULT_BYTES_MAX}; return less");
-                job.error = Some(JobFailure::from_message(message));
-            } else {
-                job.result = summary.result;
-            }
-        }
-        Err(error) => {
-            let is_stopped = matches!(error, ProgramError::Stopped | ProgramError::Dropped);
-            job.state = if is_stopped { RunState::Stopped } else { RunState::Failed };
-            job.error = Some(error.failure());
-        }
+    (job.ended_ms, job.state) = (Some(now_ms()), finished.state);
+    (job.result, job.output, job.error) = (finished.result, finished.output, finished.error);
+    let bytes = if job.result.is_null() { 0 } else { job.result.to_string().len() };
+    if bytes > RESULT_BYTES_MAX {
+        (job.state, job.result, job.output) = (RunState::Failed, serde_json::Value::Null, None);
+        let message = format!("the result has {bytes} bytes as JSON, the limit is {RESULT_BYTES_MAX}; return less");
+        job.error = Some(JobFailure::from_message(message));
     }
     let (Ok(key), Ok(owner)) = (job_key(&job.reference()), owner_key(&job.reference())) else { return };
     let commit = async |job: &ClusterJob| {
@@ -254,7 +289,7 @@ async fn finish(cluster: &ClusterState, owned: OwnedJob, result: Result<ProgramS
             Err(error @ (ClusterError::Encode(..) | ClusterError::Store(MetaError::Limit { .. })))
                 if !job.result.is_null() =>
             {
-                (job.state, job.result) = (RunState::Failed, serde_json::Value::Null);
+                (job.state, job.result, job.output) = (RunState::Failed, serde_json::Value::Null, None);
                 let message = format!("the result can't be stored: {error}; return less");
                 job.error = Some(JobFailure::from_message(message));
                 continue;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sandbar_jobs::{JobRecorder, JobStore, JobUpdates, ProgressBars};
 use sandbar_meta::{Change, Revision};
 use sandbar_wire::Name;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 
 use super::index::{Changed, JobIndex};
@@ -25,6 +25,8 @@ pub(crate) struct LocalJobs {
     index: Mutex<JobIndex>,
     /// Position of the index.
     indexed: watch::Sender<Revision>,
+    /// For each tenant the turn of its job files, which run one at a time on a node.
+    turns: Mutex<HashMap<Name, Arc<Semaphore>>>,
 }
 
 struct RunningJob {
@@ -52,6 +54,7 @@ impl LocalJobs {
             followed: Mutex::default(),
             index: Mutex::new(JobIndex::new(&[], Revision(0))),
             indexed: watch::Sender::new(Revision(0)),
+            turns: Mutex::default(),
         }
     }
 
@@ -63,6 +66,13 @@ impl LocalJobs {
     /// Removes the records and logs of tenants that `exists` does not know. Returns whether there were any.
     pub(crate) fn remove_others(&self, exists: impl Fn(&Name) -> bool) -> bool {
         remove_folders(&self.folder, exists)
+    }
+
+    /// Returns the turn of a tenant's job files.
+    pub(crate) fn turn(&self, tenant: &Name) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        turns.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
     }
 
     /// Returns this node's copy of the cluster's jobs. It is empty until the node has read them.

@@ -10,6 +10,7 @@ mod door;
 mod follow;
 mod index;
 mod job;
+mod job_files;
 mod leases;
 mod local_jobs;
 mod lookup;
@@ -19,16 +20,18 @@ mod tenant_audit;
 mod tenant_client;
 mod tenant_messages;
 mod tenant_responses;
+mod uploaded;
 
 pub use client::{ClientTimeouts, ClusterClient, FollowEvent};
 pub(crate) use door::Door;
-pub use job::{ClusterJob, SubmissionKey};
+pub use job::{ClusterJob, FileArgument, JobComponent, JobFileWork, JobWork, ProgramWork, SubmissionKey};
 pub(crate) use job::{tenant_id, tenant_keys};
 pub(crate) use leases::{hand_over, hold_leases};
 pub(crate) use local_jobs::{LocalJobs, remove_folders};
 pub(crate) use tenant_api::accept_tenants;
 pub use tenant_api::fuzz_tenant_request;
 pub use tenant_messages::NewClusterJob;
+pub use uploaded::UploadContents;
 
 #[cfg(test)]
 mod golden;

@@ -1,32 +1,40 @@
 //! Submission of jobs by tenants.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sandbar_core::{Blame, ComponentId, Fault};
 use sandbar_jobs::{JobCounts, JobName, RunState, now_ms};
 use sandbar_meta::{CompareOp, Condition, Entry, MetaValue, Operation, Predicate, Revision};
-use sandbar_runtime::first_file_argument;
+use sandbar_runtime::{Program, check_sent_files};
 use sandbar_wire::{Frames, Name};
 use serde::{Deserialize, Serialize};
 
-use super::job::{ARGUMENTS_BYTES_MAX, ClusterJob, job_key, submission_key, submitted_key};
+use super::job::{
+    ClusterJob, JobFileWork, JobWork, ProgramWork, WORK_BYTES_MAX, job_key, submission_key, submitted_key,
+};
 use super::leases::{acquire, start};
 use super::lookup;
 use super::tenant_messages::{NewClusterJob, RefusalCode, TenantResponse};
 use super::tenant_responses::{Outcome, node_failed, refused, rejected, retry_later, send, while_in_progress};
+use crate::files::{FileUse, StoredFile};
 use crate::state::ClusterState;
-use crate::tenant_components::UploadError;
 use crate::tenants::{self, TenantSettings};
-use crate::{components, encoding};
+use crate::uploads::UploadError;
+use crate::{components, encoding, files};
 
 /// Number of other nodes that get a copy of a job's component.
 const COMPONENT_COPIES: usize = 2;
+/// Number of other nodes that get a copy of each file of a job.
+const FILE_COPIES: usize = 1;
 /// Maximum bytes of a program's text and of a task's name.
 const PROGRAM_BYTES_MAX: usize = 1 << 10;
 const TASK_BYTES_MAX: usize = 256;
 /// Maximum arguments of a job.
 const ARGUMENTS_MAX: usize = 1000;
+/// Maximum bytes of a name of an input file, or of a path of a component.
+const NAME_BYTES_MAX: usize = 4 << 10;
 /// Time for which a submission key is remembered, in milliseconds: a day, unless the job is dropped before.
 const KEY_TIME_MS: u64 = 86_400_000;
 /// Maximum attempts to store a job, because the tenant submits others through other nodes at the same time.
@@ -56,42 +64,91 @@ pub(crate) async fn submit(
         return Ok(TenantResponse::Job(job));
     }
     check_count(cluster, tenant, &settings)?;
-    receive_component(cluster, tenant, &new, &settings, frames).await?;
-    let prepared = async {
-        // Reports a program that can't run at once.
-        let loaded = components::load_of_tenant(cluster, tenant, new.component).await;
-        let program = loaded.map_err(|fault| refuse_component(cluster, tenant, new.component, &fault))?;
-        if let Some(name) = first_file_argument(&program, &new.task, &new.arguments) {
-            let message = format!("argument `{name}` is a file: the cluster's nodes don't have this machine's files");
-            return Err(refused(RefusalCode::Arguments, message));
+    let upload = Upload { cluster, tenant, settings: &settings };
+    match &new.work {
+        JobWork::Program(program) => {
+            let component = (program.component, program.component_bytes);
+            upload.component(component, &TenantResponse::SendComponent, frames).await?;
+            let loaded = while_in_progress(frames, upload.load(program.component)).await?;
+            check_files(&loaded, program)?;
         }
-        components::replicate(cluster, tenant, new.component, COMPONENT_COPIES).await;
-        Ok(())
-    };
-    while_in_progress(frames, prepared).await?;
+        JobWork::JobFile { job_file } => {
+            for component in &job_file.components {
+                let send = TenantResponse::SendContent(component.component.into());
+                upload.component((component.component, component.bytes), &send, frames).await?;
+            }
+        }
+    }
+    // Until the job is stored, this keeps its files.
+    let _files = upload.files(&new.work.files(), frames).await?;
+    while_in_progress(frames, upload.replicate(&new.work)).await;
     store(cluster, tenant, new, &settings).await
 }
 
-/// Checks the lengths of a submission.
+/// Checks the lengths of a submission, and that a job file has what it names.
 pub(crate) fn check_submission(new: &NewClusterJob) -> Outcome<()> {
-    let NewClusterJob { program, task, arguments, .. } = new;
-    for (name, bytes, max) in
-        [("program", program.len(), PROGRAM_BYTES_MAX), ("name of the task", task.len(), TASK_BYTES_MAX)]
-    {
+    let (code, task) = match &new.work {
+        JobWork::Program(program) => (RefusalCode::Arguments, program.task.as_str()),
+        JobWork::JobFile { .. } => (RefusalCode::JobFile, ""),
+    };
+    let texts = [("program", new.program.len(), PROGRAM_BYTES_MAX), ("name of the task", task.len(), TASK_BYTES_MAX)];
+    for (name, bytes, max) in texts {
         if bytes > max {
             return Err(refused(RefusalCode::Request, format!("the {name} has {bytes} bytes, the limit is {max}")));
         }
     }
-    let of_arguments = |message: String| refused(RefusalCode::Arguments, message);
-    if arguments.len() > ARGUMENTS_MAX {
-        let count = arguments.len();
-        return Err(of_arguments(format!("the job has {count} arguments, the limit is {ARGUMENTS_MAX}")));
+    if let JobWork::JobFile { job_file } = &new.work {
+        check_job_file(job_file).map_err(|message| refused(RefusalCode::JobFile, message))?;
     }
-    let bytes = serde_json::to_vec(arguments).map_err(node_failed)?.len();
-    if bytes > ARGUMENTS_BYTES_MAX {
-        return Err(of_arguments(format!("the arguments have {bytes} bytes, the limit is {ARGUMENTS_BYTES_MAX}")));
+    let count = new.work.arguments().len();
+    if count > ARGUMENTS_MAX {
+        return Err(refused(code, format!("the job has {count} arguments, the limit is {ARGUMENTS_MAX}")));
+    }
+    let bytes = serde_json::to_vec(&new.work).map_err(node_failed)?.len();
+    if bytes > WORK_BYTES_MAX {
+        let message = format!(
+            "the arguments, the job and the names of its files have {bytes} bytes as JSON, the limit is {WORK_BYTES_MAX}"
+        );
+        return Err(refused(code, message));
     }
     Ok(())
+}
+
+/// Checks that a job file's job is valid, and has the components of its functions.
+fn check_job_file(JobFileWork { job, inputs, components }: &JobFileWork) -> Result<(), String> {
+    job.validate()?;
+    if !job.output.partition_by.is_empty() {
+        return Err(
+            "`output.partition_by` is not supported by clusters: leave it out, or run the job locally".to_owned()
+        );
+    }
+    if inputs.is_empty() {
+        return Err("the job has no input file".to_owned());
+    }
+    let names = inputs.iter().map(|input| &input.name);
+    let paths = components.iter().flat_map(|component| [&component.name, &component.found]);
+    if let Some(long) = names.clone().chain(paths).find(|name| name.len() > NAME_BYTES_MAX) {
+        return Err(format!("the name of a file has {} bytes, the limit is {NAME_BYTES_MAX}", long.len()));
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = names.clone().find(|name| !seen.insert(*name)) {
+        return Err(format!("two input files are called `{twice}`"));
+    }
+    if let Some(url) = names.clone().find(|name| name.contains("://")) {
+        return Err(format!("`{url}` is a URL: a cluster reads none for its tenants; download the file"));
+    }
+    let is_sent = |path: &str| components.iter().any(|component| component.name == path);
+    match job.components().find(|path| !is_sent(path)) {
+        Some(path) => Err(format!("the job names the component `{path}`, and does not come with it")),
+        None => Ok(()),
+    }
+}
+
+/// Checks the file arguments of a program before their files are received.
+fn check_files(loaded: &Program, program: &ProgramWork) -> Outcome<()> {
+    let sent: Vec<_> = program.files.iter().map(|sent| (sent.argument.as_str(), sent.files.len())).collect();
+    check_sent_files(loaded, &program.task, &program.arguments, &sent)
+        .map_err(|message| refused(RefusalCode::Arguments, message))
 }
 
 /// Checks that the tenant may have one more unfinished job, as far as this node knows.
@@ -108,36 +165,103 @@ fn check_count(cluster: &ClusterState, tenant: &Name, settings: &TenantSettings)
     Ok(index.position())
 }
 
-/// Receives the component, unless the tenant has sent it to this node before. Whether another tenant has makes no
-/// difference.
-async fn receive_component(
-    cluster: &Arc<ClusterState>,
-    tenant: &Name,
-    new: &NewClusterJob,
-    settings: &TenantSettings,
-    frames: &mut Frames,
-) -> Outcome<()> {
-    if cluster.tenant_components.get(tenant, new.component).is_some() {
-        return Ok(());
+/// Receipt of what a job needs.
+#[derive(Clone, Copy)]
+struct Upload<'a> {
+    cluster: &'a Arc<ClusterState>,
+    tenant: &'a Name,
+    settings: &'a TenantSettings,
+}
+
+impl Upload<'_> {
+    /// Receives a component and its length, unless the tenant has sent it to this node before. Whether another tenant has
+    /// makes no difference.
+    async fn component(
+        self,
+        (component, bytes): (ComponentId, u64),
+        send_it: &TenantResponse,
+        frames: &mut Frames,
+    ) -> Outcome<()> {
+        let Upload { cluster, tenant, settings } = self;
+        if cluster.tenant_components.get(tenant, component).is_some() {
+            return Ok(());
+        }
+        let max = settings.component_bytes_max;
+        if bytes > max {
+            let error = UploadError::TooLarge { item: "component", bytes, max };
+            return Err(refused(RefusalCode::Component, error));
+        }
+        send(frames, send_it).await?;
+        let in_use = cluster.jobs.index().components_in_use(tenant);
+        let received = cluster.tenant_components.receive(tenant, component, bytes, settings, &in_use, frames).await;
+        received.map_err(|error| not_stored(RefusalCode::Component, error))?;
+        self.count(bytes).await
     }
-    let max = settings.component_bytes_max;
-    if new.component_bytes > max {
-        return Err(refused(RefusalCode::Component, UploadError::TooLarge { bytes: new.component_bytes, max }));
+
+    /// Loads a program. Reports one that can't run at once.
+    async fn load(self, component: ComponentId) -> Outcome<Arc<Program>> {
+        let loaded = components::load_of_tenant(self.cluster, self.tenant, component).await;
+        loaded.map_err(|fault| refuse_component(self.cluster, self.tenant, component, &fault))
     }
-    send(frames, &TenantResponse::SendComponent).await?;
-    let in_use = cluster.jobs.index().components_in_use(tenant);
-    let (component, bytes) = (new.component, new.component_bytes);
-    let received = cluster.tenant_components.receive(tenant, component, bytes, settings, &in_use, frames).await;
-    if received.is_ok() {
-        let (state, tenant) = (cluster.clone(), tenant.clone());
-        let added = tokio::task::spawn_blocking(move || state.usage.add_upload(&tenant, bytes)).await;
-        added.map_err(node_failed)?;
+
+    /// Receives the files that the tenant has not sent to this node before.
+    async fn files(self, needed: &BTreeSet<StoredFile>, frames: &mut Frames) -> Outcome<Vec<FileUse>> {
+        let Upload { cluster, tenant, settings } = self;
+        // Refuses before anything is sent.
+        let bytes = needed.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
+        if bytes > settings.files_bytes_max {
+            let message = format!(
+                "the files of the job have {bytes} bytes, the limit of the tenant is {}; ask the cluster's operator \
+                 (`host tenant set {tenant} --files-bytes-max SIZE`)",
+                settings.files_bytes_max
+            );
+            return Err(refused(RefusalCode::File, message));
+        }
+        let mut in_use = cluster.jobs.index().files_in_use(tenant);
+        in_use.extend(needed.iter().map(|file| file.file));
+        let mut received = Vec::new();
+        for file in needed {
+            if let Some(own) = cluster.tenant_files.get(tenant, file.file) {
+                received.push(own);
+                continue;
+            }
+            let max = settings.file_bytes_max;
+            if file.bytes > max {
+                let error = UploadError::TooLarge { item: "file", bytes: file.bytes, max };
+                return Err(refused(RefusalCode::File, error));
+            }
+            send(frames, &TenantResponse::SendContent(file.file)).await?;
+            let own = cluster.tenant_files.receive(tenant, *file, settings, &in_use, frames).await;
+            received.push(own.map_err(|error| not_stored(RefusalCode::File, error))?);
+            self.count(file.bytes).await?;
+        }
+        Ok(received)
     }
-    received.map_err(|error| match error {
-        error @ UploadError::File(..) => node_failed(error),
-        error @ (UploadError::Interrupted | UploadError::TooSlow(_)) => TenantResponse::RetryLater(error.to_string()),
-        error => refused(RefusalCode::Component, error),
-    })
+
+    /// Counts bytes that were received.
+    async fn count(self, bytes: u64) -> Outcome<()> {
+        let (state, tenant) = (self.cluster.clone(), self.tenant.clone());
+        let counted = tokio::task::spawn_blocking(move || state.usage.add_upload(&tenant, bytes)).await;
+        counted.map_err(node_failed)
+    }
+
+    /// Copies components and files to other nodes, so that they can take the job over.
+    async fn replicate(self, work: &JobWork) {
+        for component in work.components() {
+            components::replicate(self.cluster, self.tenant, component, COMPONENT_COPIES).await;
+        }
+        let files: Vec<StoredFile> = work.files().into_iter().collect();
+        files::replicate(self.cluster, self.tenant, &files, FILE_COPIES).await;
+    }
+}
+
+/// Returns the response to an upload that is not stored.
+fn not_stored(code: RefusalCode, error: UploadError) -> TenantResponse {
+    match error {
+        error @ (UploadError::File(..) | UploadError::DiskFull(_)) => node_failed(error),
+        error @ (UploadError::Interrupted | UploadError::TooSlow(..)) => TenantResponse::RetryLater(error.to_string()),
+        error => refused(code, error),
+    }
 }
 
 /// Refuses a job because of a fault of its component, which is then removed unless the node is at fault.
@@ -221,9 +345,7 @@ fn job(tenant: &Name, new: &NewClusterJob) -> ClusterJob {
         tenant: tenant.clone(),
         key: Some(new.key.clone()),
         program: new.program.clone(),
-        component: new.component,
-        task: new.task.clone(),
-        arguments: new.arguments.clone(),
+        work: new.work.clone(),
         submitted_ms: now_ms(),
         ended_ms: None,
         state: RunState::Pending,
@@ -232,6 +354,7 @@ fn job(tenant: &Name, new: &NewClusterJob) -> ClusterJob {
         handed_over: false,
         node: String::new(),
         result: serde_json::Value::Null,
+        output: None,
         error: None,
         counts: JobCounts::default(),
     }
@@ -239,9 +362,11 @@ fn job(tenant: &Name, new: &NewClusterJob) -> ClusterJob {
 
 #[cfg(test)]
 mod tests {
-    use sandbar_core::ComponentId;
+    use sandbar_train::Job;
 
+    use super::super::job::JobComponent;
     use super::*;
+    use crate::files::NamedStoredFile;
 
     #[test]
     fn submissions_are_bounded() {
@@ -249,10 +374,13 @@ mod tests {
         let new = |program: &str, task: &str, arguments: Vec<(String, String)>| NewClusterJob {
             key: "k".parse().unwrap(),
             program: program.to_owned(),
-            component: ComponentId::from_digest([0; 32]),
-            component_bytes: 1,
-            task: task.to_owned(),
-            arguments,
+            work: JobWork::Program(ProgramWork {
+                component: ComponentId::from_digest([0; 32]),
+                component_bytes: 1,
+                task: task.to_owned(),
+                arguments,
+                files: Vec::new(),
+            }),
         };
         let long = |bytes: usize| "\u{1}".repeat(bytes);
         let many = (0..=ARGUMENTS_MAX).map(|number| (number.to_string(), String::new())).collect();
@@ -263,8 +391,8 @@ mod tests {
             (new("p", &long(TASK_BYTES_MAX + 1), Vec::new()), Some("request")),
             (new("p", "t", many), Some("arguments")),
             // In JSON a control character has six bytes.
-            (new("p", "t", argument(&long(ARGUMENTS_BYTES_MAX / 6 - 10))), None),
-            (new("p", "t", argument(&long(ARGUMENTS_BYTES_MAX / 6 + 10))), Some("arguments")),
+            (new("p", "t", argument(&long(WORK_BYTES_MAX / 6 - 100))), None),
+            (new("p", "t", argument(&long(WORK_BYTES_MAX / 6 + 10))), Some("arguments")),
         ] {
             let code = match check_submission(&new) {
                 Ok(()) => None,
@@ -273,5 +401,59 @@ mod tests {
             };
             assert_eq!(code.as_deref(), expected);
         }
+    }
+
+    #[test]
+    fn job_files_come_with_all_that_they_name() {
+        let text = r#"
+            [input]
+            paths = ["data/*.csv"]
+            [[transform]]
+            udf = "t#clean"
+            [train]
+            features = ["x"]
+            target = "y"
+            models = [{ udf = "m#linear" }]
+            [output]
+            path = "out.parquet"
+        "#;
+        let job = Job::parse(text, &[]).unwrap();
+        let input = |name: &str| NamedStoredFile {
+            name: name.to_owned(),
+            content: StoredFile { file: ComponentId::from_digest([1; 32]).into(), bytes: 1 },
+        };
+        let component = |name: &str| JobComponent {
+            name: name.to_owned(),
+            found: name.to_owned(),
+            component: ComponentId::from_digest([0; 32]),
+            bytes: 1,
+        };
+        let valid = JobFileWork {
+            job,
+            inputs: vec![input("data/a.csv"), input("data/b.csv")],
+            components: vec![component("m"), component("t")],
+        };
+        let check = |change: &dyn Fn(&mut JobFileWork), expected: &str| {
+            let mut changed = valid.clone();
+            change(&mut changed);
+            let error = check_job_file(&changed).err().unwrap_or_default();
+            assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{error}");
+        };
+        check(&|_| {}, "");
+        check(&|work| work.inputs.clear(), "no input file");
+        check(&|work| work.inputs.push(input("data/a.csv")), "two input files are called `data/a.csv`");
+        check(&|work| work.inputs.push(input("s3://bucket/a.csv")), "is a URL");
+        check(&|work| work.inputs.push(input(&"x".repeat(NAME_BYTES_MAX + 1))), "has 4097 bytes");
+        check(&|work| drop(work.components.pop()), "names the component `t`, and does not come with it");
+        check(&|work| drop(work.components.remove(0)), "names the component `m`");
+        check(&|work| work.job.output.path = "out.csv".to_owned(), "models are written as Parquet");
+        check(&|work| work.job.limits.time_ms_max = 0, "time_ms_max");
+        check(
+            &|work| {
+                work.job.train = None;
+                work.job.output.partition_by = vec!["x".to_owned()];
+            },
+            "`output.partition_by` is not supported",
+        );
     }
 }

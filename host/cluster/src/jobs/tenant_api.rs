@@ -8,18 +8,18 @@ use sandbar_wire::{Connection, Frames, Name, Role, TenantRole, TokenId};
 
 use super::door::{DoorPermit, DoorUse};
 use super::follow::follow;
-use super::job::ClusterJob;
+use super::job::{ClusterJob, JobWork};
 use super::lookup::{self, JobLocation};
 use super::submission::{check_submission, submit};
 use super::tenant_audit::AuditedRequest;
 use super::tenant_client::Client;
 use super::tenant_messages::{RefusalCode, TENANT_API, TenantRequest, TenantResponse};
-use super::tenant_responses::{Outcome, node_failed, refused, rejected, retry_later, send};
+use super::tenant_responses::{Outcome, node_failed, refused, rejected, retry_later, send, while_in_progress};
 use crate::error::ClusterError;
 use crate::state::ClusterState;
 use crate::tenants::{self, NewTokenSpec, TenantError};
 use crate::usage::{UsageBy, UsageQuery};
-use crate::{actors, chunks, registry, usage};
+use crate::{actors, chunks, files, registry, usage};
 
 /// Maximum time until a tenant sends its request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
@@ -90,6 +90,7 @@ async fn respond(
         let kind = match &request {
             TenantRequest::Submit(_) => DoorUse::Submission,
             TenantRequest::Follow { .. } => DoorUse::Follow,
+            TenantRequest::Output { .. } => DoorUse::Download,
             _ => DoorUse::Request,
         };
         let _permit = cluster.door.enter(client.tenant, kind)?;
@@ -186,6 +187,7 @@ async fn handle(
                 "the tenant has no such actor that outlives its job; `host actors list --node ADDRESS` lists them",
             )),
         },
+        TenantRequest::Output { job } => send_output(cluster, tenant, &job, frames).await,
         TenantRequest::Usage { since_ms, job, by } => send_usage(cluster, tenant, since_ms, job, by, frames).await,
         TenantRequest::FindIssuer => Ok(Some(redirect_to_issuer(cluster).await?.unwrap_or(TenantResponse::Done))),
     }
@@ -285,10 +287,23 @@ fn shorten(mut job: ClusterJob) -> ClusterJob {
         }
     };
     job.result = serde_json::Value::Null;
-    job.arguments.truncate(LISTED_ARGUMENTS_MAX);
-    for (name, value) in &mut job.arguments {
-        cut(name);
-        cut(value);
+    match &mut job.work {
+        JobWork::Program(program) => {
+            program.arguments.truncate(LISTED_ARGUMENTS_MAX);
+            program.files.clear();
+            for (name, value) in &mut program.arguments {
+                cut(name);
+                cut(value);
+            }
+        }
+        JobWork::JobFile { job_file } => {
+            job_file.inputs.clear();
+            job_file.components.clear();
+            let job = &mut job_file.job;
+            job.input.paths.clear();
+            job.transform.clear();
+            job.train = None;
+        }
     }
     if let Some(error) = &mut job.error {
         cut(&mut error.message);
@@ -319,6 +334,35 @@ async fn stop(cluster: &Arc<ClusterState>, tenant: &Name, text: &str) -> Outcome
     let stopped = tokio::task::spawn_blocking(move || stored.query_node(&JobQuery::Stop)).await;
     stopped.map_err(retry_later)?.map_err(retry_later)?;
     Ok(TenantResponse::Job(Box::new(job)))
+}
+
+/// Sends the output of a job file, which any node may have.
+async fn send_output(
+    cluster: &Arc<ClusterState>,
+    tenant: &Name,
+    text: &str,
+    frames: &Frames,
+) -> Outcome<Option<TenantResponse>> {
+    let job = lookup::find(cluster, tenant, text).await?;
+    let (id, state) = (job.id.short(), job.state.as_str());
+    let Some(output) = job.output else {
+        let message = format!("job {id} ({state}) has no output: only job files that have succeeded have one");
+        return Err(refused(RefusalCode::NoOutput, message));
+    };
+    let fetched = while_in_progress(frames, files::fetch_all(cluster, tenant, &[output])).await;
+    let fetched = fetched.map_err(|fault| {
+        log::debug!("the output of job {id} can't be sent: {fault}");
+        let message = format!(
+            "no node has the output of job {id} any more: the tenant's other files needed the space \
+             (`files-bytes-max`), or its nodes are unreachable; submit the job again"
+        );
+        refused(RefusalCode::NoOutput, message)
+    })?;
+    send(frames, &TenantResponse::Output(output)).await?;
+    for file in &fetched {
+        files::send(frames, file.path()).await.map_err(retry_later)?;
+    }
+    Ok(None)
 }
 
 const NOT_TAKEN_OVER: &str = "the job's node is lost, and no other node has taken the job over yet";

@@ -1,13 +1,30 @@
 //! Audit records of tenants' requests: what changes something, and what is refused.
 
 use super::tenant_client::Client;
-use super::tenant_messages::{TenantRequest, TenantResponse};
+use super::tenant_messages::{NewClusterJob, TenantRequest, TenantResponse};
 use super::tenant_responses::Outcome;
 use crate::audit::{AuditActor, AuditEntry};
 use crate::state::ClusterState;
 
 /// Action of requests that change nothing, or can't be decoded. They are recorded if they are refused.
 const OTHER: &str = "request";
+
+/// Maximum files and components that a record names.
+const NAMED_MAX: usize = 10;
+
+/// Describes a submission: its components and files.
+fn submission(new: &NewClusterJob) -> String {
+    let mut text = new.program.clone();
+    let components = new.work.components();
+    let files: Vec<_> = new.work.files().into_iter().collect();
+    let named = components.iter().take(NAMED_MAX).map(|component| format!(", component {component}"));
+    text.extend(named.chain(files.iter().take(NAMED_MAX).map(|file| format!(", file {}", file.file))));
+    let more = components.len().saturating_sub(NAMED_MAX) + files.len().saturating_sub(NAMED_MAX);
+    if more > 0 {
+        text += &format!(", {more} more");
+    }
+    text
+}
 
 /// The action of a request, and what it concerns.
 #[derive(Debug, Clone)]
@@ -24,14 +41,15 @@ impl AuditedRequest {
 
     pub(crate) fn new(request: &TenantRequest) -> AuditedRequest {
         let (action, subject) = match request {
-            TenantRequest::Submit(new) => ("submit", format!("{}, component {}", new.program, new.component)),
+            TenantRequest::Submit(new) => ("submit", submission(new)),
             TenantRequest::Stop { job } => ("stop-job", format!("job {job}")),
             TenantRequest::StopActor { actor } => ("stop-actor", format!("actor {actor}")),
             TenantRequest::CreateToken { role, .. } => ("create-token", format!("role {role}")),
             TenantRequest::RevokeToken { token } => ("revoke-token", format!("token {token}")),
-            TenantRequest::Follow { job, .. } | TenantRequest::Status { job } | TenantRequest::Query { job, .. } => {
-                (OTHER, format!("job {job}"))
-            }
+            TenantRequest::Follow { job, .. }
+            | TenantRequest::Status { job }
+            | TenantRequest::Query { job, .. }
+            | TenantRequest::Output { job } => (OTHER, format!("job {job}")),
             TenantRequest::List { .. }
             | TenantRequest::Tenant
             | TenantRequest::FindIssuer

@@ -2,14 +2,13 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 
-use sandbar_core::ComponentId;
 use sandbar_jobs::{ActorRow, JobQuery, LoggedLine, ProgressRow};
 use sandbar_wire::{Channel, TenantRole, TokenId};
 use serde::{Deserialize, Serialize};
 
-use super::job::{ClusterJob, SubmissionKey};
-use crate::component_id::component_id;
+use super::job::{ClusterJob, JobWork, SubmissionKey};
 use crate::encoding::text;
+use crate::files::{FileId, StoredFile};
 use crate::tenants::{Tenant, TenantToken};
 use crate::usage::UsageBy;
 
@@ -21,36 +20,17 @@ pub(crate) const TENANT_API: Channel = Channel::new(9);
 pub struct NewClusterJob {
     /// Key of the submission. Submitting with the same key again within a day returns the same job.
     pub key: SubmissionKey,
-    /// The program, for people.
+    /// The program or job file, for people.
     pub program: String,
-    /// Component of the program.
-    #[serde(with = "text")]
-    pub component: ComponentId,
-    /// Bytes of the component.
-    pub component_bytes: u64,
-    /// First task.
-    pub task: String,
-    /// Arguments of the first task, as JSON or else text.
-    pub arguments: Vec<(String, String)>,
+    /// What it runs.
+    #[serde(flatten)]
+    pub work: JobWork,
 }
 
 impl NewClusterJob {
-    /// Creates a job of a component. `key` is the key of the submission; `None` for a random one.
-    pub fn new(
-        component: &[u8],
-        program: &str,
-        task: &str,
-        arguments: Vec<(String, String)>,
-        key: Option<SubmissionKey>,
-    ) -> NewClusterJob {
-        NewClusterJob {
-            key: key.unwrap_or_else(random_key),
-            program: program.to_owned(),
-            component: component_id(component),
-            component_bytes: component.len() as u64,
-            task: task.to_owned(),
-            arguments,
-        }
+    /// Creates a job. `key` is the key of the submission; `None` for a random one.
+    pub fn new(program: &str, work: JobWork, key: Option<SubmissionKey>) -> NewClusterJob {
+        NewClusterJob { key: key.unwrap_or_else(random_key), program: program.to_owned(), work }
     }
 }
 
@@ -69,7 +49,7 @@ fn random_key() -> SubmissionKey {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TenantRequest {
     /// Submits a job. The responses are [`TenantResponse::SendComponent`], if the tenant has not sent the component to
-    /// this node, and [`TenantResponse::Job`].
+    /// this node, [`TenantResponse::SendContent`] for each file that the tenant has not sent, and [`TenantResponse::Job`].
     Submit(NewClusterJob),
     /// Follows one run of a job: its log after some lines, its progress and its state, until the run ends.
     Follow {
@@ -113,6 +93,8 @@ pub(crate) enum TenantRequest {
     Actors,
     /// Ends such an actor, by its name or id. The response is [`TenantResponse::Done`].
     StopActor { actor: String },
+    /// Returns the output of a job file. The response is [`TenantResponse::Output`].
+    Output { job: String },
     /// Returns what the tenant has used, of one job or all, by job or in all. The response is [`TenantResponse::Usage`].
     Usage { since_ms: u64, job: Option<String>, by: UsageBy },
 }
@@ -125,6 +107,7 @@ impl TenantRequest {
             | TenantRequest::Status { .. }
             | TenantRequest::List { .. }
             | TenantRequest::Query { .. }
+            | TenantRequest::Output { .. }
             | TenantRequest::FindIssuer
             | TenantRequest::Actors
             | TenantRequest::Usage { .. } => TenantRole::Viewer,
@@ -145,6 +128,8 @@ pub(crate) enum TenantResponse {
     /// The node needs the component: chunks of it must follow.
     #[serde(rename = "send")]
     SendComponent,
+    /// The node needs this file, or this component of a job file: chunks of it must follow.
+    SendContent(FileId),
     /// The request is being processed. Repeated until there is another response.
     #[serde(rename = "working")]
     InProgress,
@@ -164,6 +149,8 @@ pub(crate) enum TenantResponse {
     /// [`JobResponse`]: sandbar_jobs::JobResponse
     #[serde(rename = "seen")]
     QueryResponse,
+    /// Chunks of this file follow.
+    Output(StoredFile),
     /// Addresses of all nodes, for when this one dies.
     Nodes(Vec<String>),
     /// The tenant.
@@ -204,8 +191,14 @@ pub(crate) enum RefusalCode {
     Role,
     /// The request can't be decoded, or is too long.
     Request,
-    /// The arguments are too long, too many, or name files.
+    /// The arguments are too long, too many, or name files that were not sent.
     Arguments,
+    /// The job file is invalid, or something is missing that it names.
+    JobFile,
+    /// A file is too large, is not the announced one, or exceeds the tenant's quota.
+    File,
+    /// The job has no output, or no node has it any more.
+    NoOutput,
     /// The component is too large, is not the announced one, or can't be loaded.
     Component,
     /// The tenant has its maximum number of unfinished jobs.
@@ -230,6 +223,9 @@ impl RefusalCode {
             RefusalCode::Role => "role",
             RefusalCode::Request => "request",
             RefusalCode::Arguments => "arguments",
+            RefusalCode::JobFile => "job-file",
+            RefusalCode::File => "file",
+            RefusalCode::NoOutput => "no-output",
             RefusalCode::Component => "component",
             RefusalCode::JobLimit => "job-limit",
             RefusalCode::Query => "query",

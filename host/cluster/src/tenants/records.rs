@@ -122,7 +122,7 @@ mod tests {
         let settings = TenantSettings { weight: 7, ..TenantSettings::default() };
         check_json(
             &TenantRecord { created: Timestamp(3), settings },
-            r#"{"created_s":3,"settings":{"weight":7,"reserved_cpus":0.0,"tasks_max":1000000,"actors_max":1000,"memory_bytes_max":536870912,"object_bytes_max":17179869184,"jobs_max":64,"finished_jobs_max":1000,"finished_job_bytes_max":16777216,"component_bytes_max":67108864,"components_max":64,"components_bytes_max":268435456,"cpu_seconds_per_day_max":null,"gpu_seconds_per_day_max":null,"network_bytes_per_day_max":null,"log_bytes_per_day_max":null,"job_seconds_max":null}}"#,
+            r#"{"created_s":3,"settings":{"weight":7,"reserved_cpus":0.0,"tasks_max":1000000,"actors_max":1000,"memory_bytes_max":536870912,"object_bytes_max":17179869184,"jobs_max":64,"finished_jobs_max":1000,"finished_job_bytes_max":16777216,"component_bytes_max":67108864,"components_max":64,"components_bytes_max":268435456,"file_bytes_max":4294967296,"files_bytes_max":17179869184,"cpu_seconds_per_day_max":null,"gpu_seconds_per_day_max":null,"network_bytes_per_day_max":null,"log_bytes_per_day_max":null,"job_seconds_max":null}}"#,
         );
         check_json(
             &NodeName { key, expires: Timestamp(4) },

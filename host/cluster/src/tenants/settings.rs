@@ -35,6 +35,10 @@ pub struct TenantSettings {
     pub components_max: u32,
     /// Maximum bytes of the components that a node stores. The least recently used ones are evicted.
     pub components_bytes_max: u64,
+    /// Maximum bytes of one file.
+    pub file_bytes_max: u64,
+    /// Maximum bytes of the files that a node stores. The least recently used ones that no job needs are evicted.
+    pub files_bytes_max: u64,
     /// Maximum seconds of CPU time on each node in a day (UTC). Beyond it, further tasks fail, and running ones go on. `None`
     /// is no maximum, here and below.
     pub cpu_seconds_per_day_max: Option<u64>,
@@ -63,6 +67,8 @@ impl Default for TenantSettings {
             component_bytes_max: 64 << 20,
             components_max: 64,
             components_bytes_max: 256 << 20,
+            file_bytes_max: 4 << 30,
+            files_bytes_max: 16 << 30,
             cpu_seconds_per_day_max: None,
             gpu_seconds_per_day_max: None,
             network_bytes_per_day_max: None,
@@ -116,6 +122,8 @@ impl TenantSettings {
             ("component_bytes_max", self.component_bytes_max, 1..=256 << 20),
             ("components_max", self.components_max.into(), 1..=100_000),
             ("components_bytes_max", self.components_bytes_max, self.component_bytes_max..=1 << 40),
+            ("file_bytes_max", self.file_bytes_max, 0..=1 << 50),
+            ("files_bytes_max", self.files_bytes_max, self.file_bytes_max..=1 << 50),
             ("cpu_seconds_per_day_max", self.cpu_seconds_per_day_max.unwrap_or(0), 0..=BUDGET_MAX),
             ("gpu_seconds_per_day_max", self.gpu_seconds_per_day_max.unwrap_or(0), 0..=BUDGET_MAX),
             ("network_bytes_per_day_max", self.network_bytes_per_day_max.unwrap_or(0), 0..=BUDGET_MAX),
@@ -146,6 +154,7 @@ mod tests {
             (TenantSettings { job_seconds_max: Some(0), ..default() }, Some("job_seconds_max")),
             (TenantSettings { log_bytes_per_day_max: Some(u64::MAX), ..default() }, Some("log_bytes_per_day_max")),
             (TenantSettings { components_bytes_max: 1 << 20, ..default() }, Some("components_bytes_max")),
+            (TenantSettings { files_bytes_max: 1 << 30, ..default() }, Some("files_bytes_max")),
         ] {
             assert_eq!(settings.check().err().map(|e| e.name), wrong, "{settings:?}");
         }

@@ -13,6 +13,7 @@ use object_store::{ObjectMeta, ObjectStoreExt as _};
 
 use super::dataset_file::DatasetFile;
 use super::format::Format;
+use super::source::NamedFile;
 use super::store::{Location, Stores};
 use crate::DatasetError;
 
@@ -53,6 +54,35 @@ pub(super) async fn list(paths: &[String], stores: &mut Stores) -> Result<Vec<Da
     Ok(files)
 }
 
+/// Returns the files that a scan of `paths` would read, sorted by name, if all are on this machine.
+///
+/// # Errors
+/// If a path is a URL or matches no readable file.
+pub async fn list_local_files(paths: &[String]) -> Result<Vec<NamedFile>, DatasetError> {
+    if let Some(url) = paths.iter().find(|path| path.contains("://") && !path.starts_with("file://")) {
+        return Err(DatasetError::input(url, "a cluster reads no URLs for its tenants; download the file"));
+    }
+    let mut stores = Stores::new();
+    let files = list(paths, &mut stores).await?;
+    let named = |file: DatasetFile| {
+        let path = stores.path_of(&file);
+        let path = path.ok_or_else(|| DatasetError::input(&file.name, "it is not on this machine"))?;
+        Ok(NamedFile { name: file.name, path })
+    };
+    files.into_iter().map(named).collect()
+}
+
+/// Returns the files of a scan, sorted by name.
+pub(super) fn list_named(named: &[NamedFile], stores: &Stores) -> Result<Vec<DatasetFile>, DatasetError> {
+    if named.is_empty() {
+        return Err(DatasetError::Columns("no input file is given".to_owned()));
+    }
+    let file = |file: &NamedFile| local_file(&file.name, file.name.clone(), &file.path, stores.local());
+    let mut files: Vec<DatasetFile> = named.iter().map(file).collect::<Result<_, _>>()?;
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(files)
+}
+
 /// Returns the local files that a path, a folder or a glob matches, of any content, sorted by name. At most 2^20 files.
 ///
 /// # Errors
@@ -78,7 +108,7 @@ fn list_local(input: &str, path: &Path, store: usize, files: &mut Vec<DatasetFil
     find(input, path, &mut |found| {
         // An explicitly named file is reported later if it is not a data file.
         if found == path || Format::is_data(&found.to_string_lossy()) {
-            files.push(local_file(input, found, store)?);
+            files.push(local_file(input, display(found), found, store)?);
         }
         check_file_count(input, files.len())
     })
@@ -196,8 +226,7 @@ fn walk(
     Ok(())
 }
 
-fn local_file(input: &str, path: &Path, store: usize) -> Result<DatasetFile, DatasetError> {
-    let name = display(path);
+fn local_file(input: &str, name: String, path: &Path, store: usize) -> Result<DatasetFile, DatasetError> {
     let (format, compression) = Format::from_name(&name).map_err(|reason| DatasetError::input(&name, reason))?;
     let fail = |reason: String| DatasetError::input(input, format!("can't open {name}: {reason}"));
     let absolute: PathBuf = std::path::absolute(path).map_err(|e| fail(e.to_string()))?;

@@ -55,11 +55,11 @@ use text::TextFile;
 
 use crate::DatasetError;
 
-pub use files::find_files;
+pub use files::{find_files, list_local_files};
 pub use morsel::Morsel;
 pub use row_group::{RowGroup, RowGroupReader};
 pub(crate) use schema::plain as plain_type;
-pub use source::{ScanOptions, ScanSource};
+pub use source::{NamedFile, ScanOptions, ScanSource};
 pub use stream::BatchStream;
 pub use text::{TextOptionError, TextOptions, TextSpec};
 
@@ -97,7 +97,10 @@ impl Scan {
     pub async fn open(source: ScanSource, options: ScanOptions) -> Result<Scan, DatasetError> {
         let session = session(&options);
         let mut stores = Stores::new();
-        let files = files::list(&source.paths, &mut stores).await?;
+        let files = match &source.named {
+            Some(named) => files::list_named(named, &stores)?,
+            None => files::list(&source.paths, &mut stores).await?,
+        };
         for (prefix, client) in stores.iter() {
             let url = Url::parse(prefix).map_err(DatasetError::internal)?;
             session.register_object_store(&url, Arc::clone(client));

@@ -1,6 +1,18 @@
 //! The source and the options of a scan.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use super::text::TextOptions;
+
+/// A file of this machine under another name, which messages and outputs show, and whose extension determines the format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedFile {
+    /// Name. Nothing opens it.
+    pub name: String,
+    /// Path of the file.
+    pub path: PathBuf,
+}
 
 /// Files, columns and rows to read.
 #[derive(Debug, Clone, Default)]
@@ -9,6 +21,8 @@ pub struct ScanSource {
     /// `gs`, `az`). The extension determines the format: `.parquet`, `.csv`, `.tsv`, `.json`, `.jsonl`, `.ndjson`
     /// (consecutive objects), `.arrow`, `.feather` or `.ipc`. Text formats may add `.gz`, `.zst`, `.bz2` or `.xz`.
     pub paths: Vec<String>,
+    /// Files to read instead of `paths`.
+    pub named: Option<Arc<[NamedFile]>>,
     /// SQL expression over the columns; rows for which it is not true are dropped. Names are case-sensitive, and quoted
     /// (`"a b"`) unless they are plain identifiers. A blank filter is ignored.
     pub filter: Option<String>,

@@ -429,6 +429,45 @@ fn paths_that_lead_nowhere_are_named() {
     assert_eq!(error.to_string(), format!("can't read {}: the file is empty", folder.path_of("empty.csv")));
 }
 
+/// The scan is that of the files under their names, wherever they are and even if they have the same content.
+#[test]
+fn named_files_are_read_under_their_names() {
+    let folder = Folder::new();
+    let rows = sample(30);
+    let table = |name: &str| folder.parquet(&format!("data/year=2019/{name}.parquet"), &rows, 10);
+    let paths = vec![table("b"), table("a"), folder.write("data/year=2020/c.csv", "n\n7\n8\n")];
+    let stored = |number: usize| folder.path(&format!("stored/{number}"));
+    fs::create_dir(folder.path("stored")).expect("a folder");
+    // The first two have the same content, which is stored once.
+    let stored = [stored(0), stored(0), stored(2)];
+    paths.iter().zip(&stored).for_each(|(path, stored)| drop(fs::copy(path, stored).expect("a copy")));
+    let names = paths.iter().zip(stored);
+    let named: Vec<NamedFile> = names.map(|(name, path)| NamedFile { name: name.clone(), path }).collect();
+    for filter in [None, Some("year = 2019 AND n > 3")] {
+        let filter = filter.map(str::to_owned);
+        let by_path = ScanSource { columns: columns(&["n", "year"]), filter, ..source(paths.clone()) };
+        // Nothing opens these.
+        let nowhere = vec!["/nowhere/x.csv".to_owned()];
+        let by_name = ScanSource { named: Some(named.clone().into()), paths: nowhere, ..by_path.clone() };
+        let [of_path, of_name] = [&by_path, &by_name].map(|source| open(source).expect("a scan"));
+        assert_eq!((of_name.files(), of_name.morsels()), (of_path.files(), of_path.morsels()));
+        let options = ScanOptions::default;
+        let expected = read_with(&by_path, options()).expect("rows");
+        assert_eq!(read_with(&by_name, options()).expect("rows"), expected);
+        assert!(expected.num_rows() > 50);
+        assert_eq!(read_stored(&by_name, options()).expect("rows"), read_stored(&by_path, options()).expect("rows"));
+    }
+    let found = block_on(list_local_files(&[folder.path_of("data")])).expect("files");
+    let found: Vec<(String, PathBuf)> = found.into_iter().map(|file| (file.name, file.path)).collect();
+    let expected =
+        ["2019/a.parquet", "2019/b.parquet", "2020/c.csv"].map(|name| folder.path_of(&format!("data/year={name}")));
+    let expected: Vec<(String, PathBuf)> =
+        expected.iter().map(|name| (name.clone(), fs::canonicalize(name).expect("a file"))).collect();
+    assert_eq!(found, expected);
+    let url = block_on(list_local_files(&["s3://bucket/a.csv".to_owned()])).unwrap_err().to_string();
+    assert!(url.contains("reads no URLs for its tenants"), "{url}");
+}
+
 #[test]
 fn relative_paths_stay_relative() {
     let scan = open(&source(["./Cargo.toml".to_owned()])).err().expect("an error").to_string();
