@@ -274,16 +274,18 @@ async fn finish(cluster: &ClusterState, owned: OwnedJob, finished: FinishedRun) 
         job.error = Some(JobFailure::from_message(message));
     }
     let (Ok(key), Ok(owner)) = (job_key(&job.reference()), owner_key(&job.reference())) else { return };
-    let commit = async |job: &ClusterJob| {
-        let commit = Transaction::new()
-            .when(Condition::unchanged(owner.clone(), owner_revision))
-            .then(Operation::put(key.clone(), encode(job)?))
-            .then(Operation::delete(&owner));
-        Ok(cluster.store.transact(commit).await?)
-    };
+    let is_owned = Condition::unchanged(owner.clone(), owner_revision);
     // Retrying is safe if it is unknown whether the transaction was executed: then the owner key has changed.
     let done = loop {
-        match commit(&job).await {
+        let commit = encode(&job).map(|value| {
+            let commit = Transaction::new().when(is_owned.clone());
+            commit.then(Operation::put(key.clone(), value)).then(Operation::delete(&owner))
+        });
+        let done = match commit {
+            Ok(commit) => cluster.store.transact(commit).await.map_err(ClusterError::from),
+            Err(error) => Err(error),
+        };
+        match done {
             Ok(done) => break done,
             // Retrying never helps.
             Err(error @ (ClusterError::Encode(..) | ClusterError::Store(MetaError::Limit { .. })))

@@ -291,12 +291,16 @@ async fn inspect(
     let is_column = |name: &str| of_first.schema.index_of(name).is_ok();
     let folders = HivePartitions::parse(files, &source.text, is_column)?;
     let may_match = folders.may_match(state, source.filter_text(), files.len());
-    let others = files.iter().zip(&may_match).skip(1).map(|(file, may_match)| async move {
-        match may_match {
-            true => inspection::inspect(state, stores.client(file.store), file, source, options).await.map(Some),
-            false => Ok(None),
+    let other = |at: usize| {
+        let (file, may_match) = (&files[at], may_match[at]);
+        async move {
+            match may_match {
+                true => inspection::inspect(state, stores.client(file.store), file, source, options).await.map(Some),
+                false => Ok(None),
+            }
         }
-    });
+    };
+    let others = (1..files.len()).map(other);
     let others: Vec<_> = futures::stream::iter(others).buffered(inspect_concurrency()).try_collect().await?;
     let has_rows = of_first.has_rows && may_match[0];
     let of_first = Some(InspectedFile { has_rows, ..of_first });

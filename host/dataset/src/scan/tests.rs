@@ -440,7 +440,9 @@ fn named_files_are_read_under_their_names() {
     fs::create_dir(folder.path("stored")).expect("a folder");
     // The first two have the same content, which is stored once.
     let stored = [stored(0), stored(0), stored(2)];
-    paths.iter().zip(&stored).for_each(|(path, stored)| drop(fs::copy(path, stored).expect("a copy")));
+    for (path, stored) in paths.iter().zip(&stored) {
+        fs::copy(path, stored).expect("a copy");
+    }
     let names = paths.iter().zip(stored);
     let named: Vec<NamedFile> = names.map(|(name, path)| NamedFile { name: name.clone(), path }).collect();
     for filter in [None, Some("year = 2019 AND n > 3")] {
