@@ -46,6 +46,8 @@ pub use sandbar_runtime::{
 pub use sandbar_runtime::{FuzzInput, InProcessPeers, generate_peer_message, run_fuzz_inputs};
 pub use sandbar_sandbox::CONTRACT;
 pub use sandbar_store::Heap;
+#[doc(hidden)]
+pub use sandbar_train::fuzz_model_metadata;
 pub use sandbar_train::{
     ColumnPlan, FoundComponent, FunctionPlan, GroupFailure, InputPlan, InputSpec, Job, JobFileError, JobOutcome,
     JobPlan, ModelPlan, ModelSpec, NamedJobFiles, OutputPlan, OutputSpec, Override, PredictSpec, PredictSummary,

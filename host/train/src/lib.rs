@@ -37,6 +37,8 @@ pub use error::TrainError;
 pub use group_blocks::create_block_collector;
 pub use job::{InputSpec, Job, JobFileError, ModelSpec, OutputSpec, Override, TrainSpec, TransformSpec};
 pub use job_run::JobOutcome;
+#[doc(hidden)]
+pub use metadata::fuzz_model_metadata;
 pub use named_files::{FoundComponent, NamedJobFiles};
 pub use options::JobRunnerOptions;
 pub use plan::{ColumnPlan, FunctionPlan, InputPlan, JobPlan, ModelPlan, OutputPlan, TrainPlan};

@@ -42,9 +42,12 @@ impl JobMetadata {
             entries.iter().find(|entry| entry.key == METADATA_KEY).map(|entry| &entry.value).ok_or_else(|| {
                 invalid_models(models, "it is no output of `host submit`: it lacks the metadata of a job")
             })?;
-        let malformed = |e: &dyn std::fmt::Display| invalid_models(models, format!("its metadata is malformed: {e}"));
-        let metadata: JobMetadata = serde_json::from_str(text).map_err(|e| malformed(&e))?;
-        metadata.job.check().map_err(|e| malformed(&e))?;
+        JobMetadata::parse(text).map_err(|e| invalid_models(models, format!("its metadata is malformed: {e}")))
+    }
+
+    fn parse(text: &str) -> Result<JobMetadata, String> {
+        let metadata: JobMetadata = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        metadata.job.check().map_err(|e| e.to_string())?;
         Ok(metadata)
     }
 
@@ -63,6 +66,19 @@ impl JobMetadata {
         });
         components.collect()
     }
+}
+
+/// Fuzz harness: parses the metadata of a model file. Returns whether it is accepted.
+///
+/// # Panics
+/// Panics if accepted metadata is rejected after it was encoded again.
+pub fn fuzz_model_metadata(bytes: &[u8]) -> bool {
+    let Ok(metadata) = std::str::from_utf8(bytes).map_err(|e| e.to_string()).and_then(JobMetadata::parse) else {
+        return false;
+    };
+    let again = metadata.encode().map_err(|e| e.to_string()).and_then(|entry| JobMetadata::parse(&entry.value));
+    assert!(again.is_ok(), "{metadata:?} is rejected after it was encoded: {:?}", again.err());
+    true
 }
 
 /// Returns an error about a model file.

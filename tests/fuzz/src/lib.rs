@@ -32,7 +32,7 @@ use tokio::runtime::{Builder, Runtime};
 pub use seeds::seeds;
 
 /// Names of the boundaries.
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 17] = [
     "answer",
     "batch",
     "blocks",
@@ -44,6 +44,7 @@ pub const NAMES: [&str; 16] = [
     "gpu",
     "job",
     "message",
+    "metadata",
     "peer",
     "request",
     "ring",
@@ -68,6 +69,7 @@ pub fn run(name: &str, bytes: &[u8]) -> bool {
         "gpu" => dense::gpu(bytes),
         "job" => job(bytes),
         "message" => programs::message(bytes),
+        "metadata" => sandbar_node::fuzz_model_metadata(bytes),
         "peer" => peers::peer(bytes),
         "request" => programs::request(bytes),
         "text" => text(bytes),

@@ -15,6 +15,8 @@ use parquet::arrow::ArrowWriter;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 use sandbar_dataset::{BlockWriter, DatasetError, FinishedBlock};
+use sandbar_node::Job;
+use serde_json::json;
 
 use crate::{dense, grouping, programs};
 
@@ -35,6 +37,7 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "gpu" => dense::gpu_responses(),
         "job" => jobs(),
         "message" => programs::messages(),
+        "metadata" => model_metadata(),
         "request" => programs::requests(),
         "text" => texts(),
         "token" => tokens(),
@@ -303,6 +306,25 @@ fn ipc(
     let mut file = vec![format];
     write(&mut file).unwrap_or_else(|e| panic!("{e}: {}", Schema::clone(&batch.schema())));
     file
+}
+
+/// Returns the metadata of model files, in JSON.
+fn model_metadata() -> Vec<Vec<u8>> {
+    let jobs = jobs().into_iter().filter_map(|job| {
+        let text = String::from_utf8(job).expect("a job is text");
+        Job::parse(text.split('\0').next().unwrap_or_default(), &[]).ok()
+    });
+    let origin = |function: &str| {
+        let component = "07".repeat(32);
+        json!({ "component": component, "function": function, "params": "{\"a\":[1,null]}", "path": "../udfs/models.wasm" })
+    };
+    let metadata = |job: Job| {
+        [
+            json!({ "job": job, "trainers": { "linear": origin("linear"), "t": origin("tree") }, "transforms": [origin("clean")] }),
+            json!({ "job": job, "trainers": {} }),
+        ]
+    };
+    jobs.take(1).flat_map(metadata).map(|metadata| metadata.to_string().into_bytes()).collect()
 }
 
 fn jobs() -> Vec<Vec<u8>> {
