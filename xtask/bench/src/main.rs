@@ -17,7 +17,9 @@ mod programs;
 mod records;
 mod report;
 mod sandbox;
+mod served_node;
 mod start;
+mod tenants;
 mod timing;
 mod transfer;
 mod udf;
@@ -73,6 +75,8 @@ enum Name {
     Broadcast,
     /// Tasks between nodes.
     Cluster,
+    /// Tenants of one node: a victim beside others, fair shares, and the start of a tenant's worker.
+    Tenants,
     /// All benchmarks.
     All,
 }
@@ -144,6 +148,10 @@ impl Arguments {
             readers: 40_000,
             moved_bytes: 1 << 30,
             broadcast_bytes: 256 << 20,
+            victim_jobs: 30,
+            victim_tasks: 200,
+            tenants: 64,
+            shared: Duration::from_secs(60),
             many_copies: true,
         }
     }
@@ -219,6 +227,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if selected(Name::Cluster) {
         transfer::cluster(report, effort)?;
+    }
+    if selected(Name::Tenants) {
+        tenants::run(report, effort)?;
     }
     if selected(Name::Training) {
         jobs::training(report, effort, peers.as_ref())?;

@@ -45,6 +45,12 @@ pub struct Effort {
     pub moved_bytes: u64,
     /// Bytes of the object that goes to many processes.
     pub broadcast_bytes: u64,
+    /// Jobs of a tenant beside others, and tasks of each.
+    pub victim_jobs: usize,
+    pub victim_tasks: u64,
+    /// Tenants that share a node, and the time for which their shares are measured.
+    pub tenants: usize,
+    pub shared: Duration,
     /// Whether to measure many sandboxes that each copy one large object, which takes 3 GiB.
     pub many_copies: bool,
 }
@@ -72,6 +78,10 @@ impl Effort {
             readers: 400,
             moved_bytes: 16 << 20,
             broadcast_bytes: 4 << 20,
+            victim_jobs: 2,
+            victim_tasks: 10,
+            tenants: 3,
+            shared: Duration::from_millis(300),
             many_copies: false,
         }
     }

@@ -3,17 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use serde::Deserialize;
-use tempfile::TempDir;
 
 use crate::failure::Failure;
 use crate::paths;
 use crate::peers::Peers;
 use crate::programs::{PROGRAM, submit, summary};
 use crate::report::Report;
+use crate::served_node::ServedNode;
 use crate::timing::{Effort, median};
 
 /// Figure that the example of `host/wire` prints.
@@ -89,10 +88,10 @@ pub fn broadcast(report: Report, effort: Effort) -> Result<(), Failure> {
 /// which is transferred.
 pub fn cluster(report: Report, effort: Effort) -> Result<(), Failure> {
     let guest = paths::guest(PROGRAM)?;
-    let nodes = Nodes::start()?;
+    let node = ServedNode::start()?;
     let both = |task: &str, arguments: &[(&str, u64)]| {
         let here = submit(&guest, task, arguments, effort)?.seconds;
-        Ok::<_, Failure>([here, nodes.submit(&guest, task, arguments)?])
+        Ok::<_, Failure>([here, submit_to(&node, &guest, task, arguments)?])
     };
     let medians = |runs: Vec<[f64; 2]>| [0, 1].map(|i| median(runs.iter().map(|run| run[i]).collect()));
     let tasks = effort.tasks / 5;
@@ -112,71 +111,13 @@ pub fn cluster(report: Report, effort: Effort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A cluster's node that serves; dropping it stops the process.
-struct Nodes {
-    folder: TempDir,
-    founder: Child,
-    address: String,
-}
-
-/// Time limit of a node's start.
-const START_TIME_MAX: Duration = Duration::from_secs(20);
-
-impl Nodes {
-    fn start() -> Result<Nodes, Failure> {
-        let folder = tempfile::tempdir()?;
-        let host = paths::program("host")?;
-        let run = |line: &[&str]| -> Result<String, Failure> {
-            let output = Command::new(&host).args(line).current_dir(folder.path()).output()?;
-            match output.status.success() {
-                true => Ok(String::from_utf8(output.stdout)?),
-                false => Err(format!("host {line:?}: {}", String::from_utf8_lossy(&output.stderr)).into()),
-            }
-        };
-        run(&["cluster", "init", "--data", "1"])?;
-        let mut serve = Command::new(&host);
-        serve.args(["serve", "--data", "1", "--listen", "127.0.0.1:0", "--name", "node-1"]);
-        let founder = serve.current_dir(folder.path()).stderr(Stdio::null()).spawn()?;
-        let mut nodes = Nodes { folder, founder, address: String::new() };
-        let since = Instant::now();
-        while nodes.address.is_empty() {
-            if since.elapsed() > START_TIME_MAX {
-                return Err(format!("the node did not start within {} s", START_TIME_MAX.as_secs()).into());
-            }
-            std::thread::sleep(Duration::from_millis(50));
-            let listed = Command::new(&host)
-                .args(["status", "--json", "--data", "1"])
-                .current_dir(nodes.folder.path())
-                .output()?;
-            let status: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap_or_default();
-            if status["nodes"].as_array().is_some_and(|nodes| !nodes.is_empty()) {
-                nodes.address = status["node"]["address"].as_str().unwrap_or_default().to_owned();
-            }
-        }
-        Ok(nodes)
-    }
-
-    /// Runs a program on a node that joins without processors, so that all tasks run on the other node. Returns the seconds.
-    fn submit(&self, guest: &Path, task: &str, arguments: &[(&str, u64)]) -> Result<f64, Failure> {
-        let host = paths::program("host")?;
-        let token =
-            Command::new(&host).args(["cluster", "token", "--data", "1"]).current_dir(self.folder.path()).output()?;
-        let program = format!("{}#{task}", guest.display());
-        let mut command = Command::new(&host);
-        command.args(["submit", &program, "--json", "--quiet", "--cpus", "0", "--workers", "1", "--data", "2"]);
-        command.args(["--join", &self.address, "--token", String::from_utf8(token.stdout)?.trim()]);
-        for (name, value) in arguments {
-            command.args(["--arg", &format!("{name}={value}")]);
-        }
-        let output = command.current_dir(self.folder.path()).stderr(Stdio::inherit()).output()?;
-        Ok(summary(task, &output.stdout)?.seconds)
-    }
-}
-
-impl Drop for Nodes {
-    fn drop(&mut self) {
-        // Fails if the process has ended already.
-        let _ = self.founder.kill();
-        let _ = self.founder.wait();
-    }
+/// Runs a program on a node that joins without processors, so that all tasks run on the other node. Returns the seconds.
+fn submit_to(node: &ServedNode, guest: &Path, task: &str, arguments: &[(&str, u64)]) -> Result<f64, Failure> {
+    let token = node.run(&["cluster", "token", "--data", "1"])?;
+    let program = format!("{}#{task}", guest.display());
+    let mut line = vec!["submit", &program, "--json", "--quiet", "--cpus", "0", "--workers", "1", "--data", "2"];
+    line.extend(["--join", &node.address, "--token", token.trim()]);
+    let arguments: Vec<String> = arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    line.extend(arguments.iter().flat_map(|argument| ["--arg", argument]));
+    Ok(summary(task, node.run(&line)?.as_bytes())?.seconds)
 }

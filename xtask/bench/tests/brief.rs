@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Names of figures that must be printed.
-const MEASURED: [&str; 48] = [
+const MEASURED: [&str; 52] = [
     "actors/calls in flight",
     "actors/memory of all processes an actor",
     "actors/one call at a time",
@@ -49,6 +49,10 @@ const MEASURED: [&str; 48] = [
     "tasks/one at a time, p50",
     "tasks/tree cancelled",
     "tasks/two parents",
+    "tenants/Jain's index of 3 with unequal appetites",
+    "tenants/first job of a tenant, with a worker's start",
+    "tenants/job of 10 tasks of 1 ms beside 4 hogs, p99",
+    "tenants/share of weight 400",
     "training/linear",
     "training/three models",
     "transfer/16 MiB",

@@ -88,6 +88,27 @@ fn mark(steps: u64) -> u64 {
     (0..steps).fold(1, |number, step| std::hint::black_box((number ^ step).wrapping_mul(0x9e37_79b9)))
 }
 
+/// Runs `tasks` tasks of `steps` steps at once. Returns their number.
+#[task]
+fn works(tasks: u32, steps: u64) -> Result<u32, TaskError> {
+    let all: Vec<_> = (0..tasks).map(|_| mark::submit(steps)).collect();
+    Ok(get_all(&all)?.len() as u32)
+}
+
+/// Keeps `at_once` tasks of `steps` steps unfinished, for ever.
+#[task]
+fn hungry(at_once: u32, steps: u64) -> Result<u32, TaskError> {
+    let mut all: Vec<_> = (0..at_once).map(|_| mark::submit(steps)).collect();
+    loop {
+        let (ready, rest) = wait(&all, 1, None);
+        get_all(&ready)?;
+        all = rest;
+        while all.len() < at_once as usize {
+            all.push(mark::submit(steps));
+        }
+    }
+}
+
 /// Cancels a complete tree of endless tasks and returns their number.
 #[task]
 fn cancelled(width: u32) -> Result<u32, TaskError> {
