@@ -30,6 +30,10 @@ soak seconds="300" interval="20":
 flood seconds="60":
     SANDBAR_FLOOD_S={{ seconds }} cargo xtask test -- -p sandbar-wire --test flood -- --nocapture
 
+# Run attacks drawn at random by several tenants beside a victim; the tests run a few
+hostile runs="1000" tenants="5" *args:
+    cargo xtask hostile --runs {{ runs }} --tenants {{ tenants }} {{ args }}
+
 # Check formatting, lints, the documentation of the SDK, and (with cargo-deny) licences and advisories
 lint:
     cargo xtask lint
@@ -46,6 +50,6 @@ data *args:
 bench name *args:
     cargo xtask bench {{ name }} {{ args }}
 
-# Fuzz a boundary of the host: answer, batch, blocks, component, dense, events, file, gpu, job, message, peer, request, ring, text
+# Fuzz a boundary of the host: answer, batch, blocks, component, dense, door, events, file, gpu, job, message, metadata, peer, request, ring, text, token
 fuzz name *args:
     cargo xtask fuzz {{ name }} {{ args }}

@@ -45,12 +45,60 @@ pub fn demo(workspace: &Workspace, job_args: &[OsString]) -> Result {
 
 /// Runs all tests of the workspace and the simulation of the network, or the tests that `test_args` select.
 pub fn test(workspace: &Workspace, test_args: &[OsString]) -> Result {
-    let selection = Selection::parse(test_args)?;
+    run_selection(workspace, &Selection::parse(test_args)?)
+}
+
+/// Options of `hostile`, and the variables that set them in the tests.
+const HOSTILE_OPTIONS: [(&str, &str); 4] = [
+    ("--runs", "SANDBAR_HOSTILE_RUNS"),
+    ("--tenants", "SANDBAR_HOSTILE_TENANTS"),
+    ("--tries", "SANDBAR_TRIES"),
+    ("--seed", "SANDBAR_SEED"),
+];
+/// Attacks and tries by default.
+const HOSTILE_RUNS: &str = "1000";
+const HOSTILE_TENANTS: &str = "5";
+const HOSTILE_TRIES: &str = "10000";
+
+/// Runs attacks drawn at random by several tenants beside a victim, and compares answers about what others have with those
+/// about what does not exist.
+pub fn hostile(workspace: &Workspace, arguments: &[OsString]) -> Result {
+    let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let mut values =
+        [Some(HOSTILE_RUNS), Some(HOSTILE_TENANTS), Some(HOSTILE_TRIES), None].map(|value| value.map(str::to_owned));
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let at = HOSTILE_OPTIONS.iter().position(|(option, _)| *option == argument);
+        let usage = || {
+            Failure::Usage(format!("`hostile` takes --runs N, --tenants N, --tries N and --seed N, not `{argument}`"))
+        };
+        let value = arguments.next().filter(|value| value.parse::<u64>().is_ok());
+        values[at.ok_or_else(usage)?] = Some(value.ok_or_else(usage)?);
+    }
+    let variables = HOSTILE_OPTIONS.iter().zip(values);
+    let variables = variables.filter_map(|((_, variable), value)| Some((*variable, value?))).collect();
+    // One after another, so that they do not slow each other.
+    let tests = [
+        "-p",
+        "sandbar-tests",
+        "--test",
+        "process",
+        "attacks::storm",
+        "attacks::absence",
+        "--",
+        "--test-threads=1",
+        "--nocapture",
+    ];
+    let selection = Selection::parse(&tests.map(OsString::from))?.with_variables(variables);
+    run_selection(workspace, &selection)
+}
+
+fn run_selection(workspace: &Workspace, selection: &Selection) -> Result {
     setup_for_tests()?;
     // One build of all targets unifies features as the tests' build does, so that nothing is compiled twice.
     run(workspace.cargo().args(["build", "--release", "--workspace", "--all-targets"]), NO_BUILD)?;
     build_guests(workspace, &find_guests(workspace)?)?;
-    run_tests(workspace, &selection)?;
+    run_tests(workspace, selection)?;
     // A selection of tests applies to this workspace only.
     if selection.is_all() { simulate(workspace) } else { Ok(()) }
 }
@@ -165,6 +213,15 @@ pub fn no_arguments(command: &str, arguments: &[OsString]) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_of_attacks_are_numbers() {
+        let workspace = Workspace::find();
+        for line in [&["--runs"][..], &["--runs", "x"], &["--fast", "1"], &["7"]] {
+            let line: Vec<OsString> = line.iter().map(OsString::from).collect();
+            assert_eq!(hostile(&workspace, &line).unwrap_err().exit_code(), 2, "{line:?}");
+        }
+    }
 
     #[test]
     fn arguments_of_a_command_without_any_are_refused() {

@@ -31,6 +31,9 @@ Commands:
   test [-- ARGS]     set up, build the host and the guests, and run all tests, several test programs at once, and the
                      simulation of the network (tests/simulation). ARGS select tests, and build the same, so that one test
                      takes seconds: [-p CRATE] [--test PROGRAM] [NAME ...] [-- OPTIONS of test programs]
+  hostile [OPTIONS]  run attacks drawn at random by several tenants beside a victim (tests/tests/process/attacks), and print
+                     what the victim noticed: [--runs N] [--tenants N] [--seed N]; compare answers about things of others
+                     and absent ones: [--tries N]
   lint               check formatting, clippy and the SDK's rustdoc (warnings are errors); cargo-deny if it is installed
   check              lint and test: both must pass before a change is merged
   data KIND ...      generate data: taxi DIR, housing FILE, csvs DIR, small FILE (see `data --help`)
@@ -44,6 +47,7 @@ Examples:
   cargo xtask test -- a_worker_that_does_not_read -- --nocapture
   cargo xtask test -- -p sandbar-core
   cargo xtask data taxi data/taxi --rows 7000000 --months 2
+  cargo xtask hostile --runs 1000 --tenants 5 --seed 7
   cargo xtask bench training --json > training.json
   cargo xtask fuzz batch -- -max_total_time=60
 
@@ -90,6 +94,7 @@ fn dispatch(arguments: &[OsString]) -> Result {
         "setup" => commands::no_arguments("setup", rest).and_then(|()| setup::setup_for_tests()),
         "demo" => commands::demo(&workspace, after_dashes("demo", rest)?),
         "test" => commands::test(&workspace, after_dashes("test", rest)?),
+        "hostile" => commands::hostile(&workspace, rest),
         "lint" => commands::no_arguments("lint", rest).and_then(|()| commands::lint(&workspace)),
         "check" => commands::no_arguments("check", rest).and_then(|()| commands::check(&workspace)),
         "data" => commands::data(&workspace, rest),

@@ -27,6 +27,8 @@ pub struct Selection {
     programs: Vec<String>,
     /// Parts of names of tests, and options of test programs.
     arguments: Vec<String>,
+    /// Environment of the test programs, in addition to that of this process.
+    variables: Vec<(&'static str, String)>,
 }
 
 impl Selection {
@@ -65,6 +67,12 @@ impl Selection {
             list.push(value.ok_or_else(|| Failure::Usage(format!("`{option}` takes a name")))?);
         }
         Ok(selection)
+    }
+
+    /// Runs the tests with these environment variables.
+    pub fn with_variables(mut self, variables: Vec<(&'static str, String)>) -> Selection {
+        self.variables = variables;
+        self
     }
 
     /// Returns whether it is all tests.
@@ -168,7 +176,7 @@ pub fn run_tests(workspace: &Workspace, selection: &Selection) -> Result {
     for program in programs.into_iter().filter(|program| selection.selects(program)) {
         let label = program.label();
         let mut command = Command::new(&program.path);
-        command.args(&selection.arguments).current_dir(&program.folder);
+        command.args(&selection.arguments).current_dir(&program.folder).envs(selection.variables.iter().cloned());
         // As cargo does.
         command.env("CARGO_MANIFEST_DIR", &program.folder).env("CARGO_PKG_NAME", &program.package);
         let log = logs.join(format!("{}.log", label.replace([' ', '/'], "-")));
@@ -377,7 +385,7 @@ mod tests {
         let selected = |packages: &[&str], programs: &[&str], arguments: &[&str]| {
             let [packages, programs, arguments] =
                 [packages, programs, arguments].map(|all| all.iter().map(|one| (*one).to_owned()).collect());
-            Selection { packages, programs, arguments }
+            Selection { packages, programs, arguments, variables: Vec::new() }
         };
         for (line, expected) in [
             ("", selected(&[], &[], &[])),

@@ -41,7 +41,10 @@ impl Nodes {
         let before = self.there().len();
         let (name, count) = ((self.running.len() + 1).to_string(), self.running.len());
         let node = format!("node-{name}");
-        let mut line: Vec<String> = ["serve", "--listen", "127.0.0.1:0", "--workers", "1"].map(str::to_owned).into();
+        let mut line: Vec<String> = ["serve", "--listen", "127.0.0.1:0"].map(str::to_owned).into();
+        if !self.more.iter().any(|argument| argument == "--workers") {
+            line.extend(["--workers", "1"].map(str::to_owned));
+        }
         line.extend(["--data".to_owned(), name, "--name".to_owned(), node]);
         line.extend(self.more.iter().cloned().chain(more.iter().map(|argument| (*argument).to_owned())));
         if count > 0 {

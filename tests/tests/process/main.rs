@@ -2,6 +2,7 @@
 
 mod accounts;
 mod actors;
+mod attacks;
 mod cluster;
 mod compiler;
 mod deploy;

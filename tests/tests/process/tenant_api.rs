@@ -1,10 +1,11 @@
 //! A client of the tenant API that sends any messages, and the answers of the node.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use sandbar_wire::{
-    Channel, Clock as _, Connection, Endpoint, ExpectedPeer, Frames, Identity, SystemClock, WireLimits,
+    Channel, Clock as _, ConnectError, Connection, Endpoint, ExpectedPeer, Frames, Identity, SystemClock, WireLimits,
 };
 use serde_json::{Value, json};
 
@@ -27,11 +28,15 @@ impl Client {
         let address = nodes.address(node);
         tenant.host(&address, &["jobs", "list"]).expect_code(0);
         let identity = nodes.lab.path(tenant.folder()).join("identity");
-        let identity = Identity::load(&identity, SystemClock.now()).expect("the tenant has a certificate");
+        Client::connect_with(&identity, address.parse().unwrap()).await.unwrap()
+    }
+
+    /// Connects to a node with the certificate in a folder.
+    pub async fn connect_with(identity: &Path, address: SocketAddr) -> Result<Client, ConnectError> {
+        let identity = Identity::load(identity, SystemClock.now()).expect("the tenant has a certificate");
         let endpoint = Endpoint::bind(([127, 0, 0, 1], 0).into(), &identity, WireLimits::default()).unwrap();
-        let address: SocketAddr = address.parse().unwrap();
-        let connection = endpoint.connect(address, &ExpectedPeer::AnyNode).await.unwrap();
-        Client { connection, _endpoint: endpoint }
+        let connection = endpoint.connect(address, &ExpectedPeer::AnyNode).await?;
+        Ok(Client { connection, _endpoint: endpoint })
     }
 
     /// Sends the bytes of a request.

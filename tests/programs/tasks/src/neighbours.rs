@@ -72,3 +72,46 @@ fn multiplies_too_long() -> String {
     let task = multiplies::options().timeout(50 * TINY).max_retries(0).submit(6000);
     task.get().map_or_else(|error| error.fault.code.as_str().to_owned(), |side| side.to_string())
 }
+
+/// A number of this tenant, under a name that others may want.
+struct Kept(u64);
+
+#[actor]
+impl Kept {
+    pub fn new(number: u64) -> Kept {
+        Kept(number)
+    }
+
+    pub fn add(&mut self, number: u64) -> u64 {
+        self.0 += number;
+        self.0
+    }
+}
+
+/// Number of the values of `honest`, and of the numbers in each.
+const VALUES: u64 = 4;
+const NUMBERS: u64 = 4096;
+/// Factor of the values.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+fn pattern(seed: u64) -> Vec<u64> {
+    (0..NUMBERS).map(|at| (seed << 16 ^ at).wrapping_mul(FACTOR)).collect()
+}
+
+#[task]
+fn sums_up(numbers: Vec<u64>, steps: u64) -> u64 {
+    computes(steps);
+    numbers.iter().fold(0, |sum: u64, number| sum.wrapping_add(*number))
+}
+
+/// Computes, stores and passes values, and reads a number of an actor that outlives the job. The result depends on `seed`
+/// alone.
+#[task]
+fn honest(seed: u64, steps: u64) -> Result<u64, TaskError> {
+    let kept = Kept::options().name("honest").detached().get_if_exists().submit(7);
+    let values: Vec<_> = (0..VALUES).map(|at| put(&pattern(seed + at))).collect();
+    let sums: Vec<_> = values.iter().map(|value| sums_up::submit(value, steps)).collect();
+    let sum = get_all(&sums)?.iter().fold(0, |sum: u64, part| sum.wrapping_add(*part));
+    let is_intact = get_all(&values)?.into_iter().zip(0..).all(|(value, at)| value == pattern(seed + at));
+    Ok(if is_intact { (sum >> 16) + kept.add(0).get()? } else { 0 })
+}

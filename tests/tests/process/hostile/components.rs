@@ -4,22 +4,22 @@ use super::Outcome::{self, Groups, Job};
 use super::{AttackLab, Role, beside_a_victim};
 
 /// A component in WAT, with the parts that an attack may change.
-struct Wat {
+pub struct Wat {
     /// Declarations in the component, before all others.
-    outer: &'static str,
+    pub outer: &'static str,
     /// Declarations of the core module.
-    core: &'static str,
-    memory: &'static str,
-    start: &'static str,
+    pub core: &'static str,
+    pub memory: &'static str,
+    pub start: &'static str,
     realloc: &'static str,
-    describe: &'static str,
+    pub describe: &'static str,
     /// Name of the exported instance, and its exports.
     export: &'static str,
     functions: &'static str,
     describe_result: &'static str,
 }
 
-const HONEST: Wat = Wat {
+pub const HONEST: Wat = Wat {
     outer: "",
     core: "",
     memory: r#"(memory (export "memory") 16)"#,
@@ -35,7 +35,7 @@ const HONEST: Wat = Wat {
 impl Wat {
     /// Encodes the component. Memory at 8 holds the result of `describe`, a list of the one function at 64; memory at
     /// 1024 holds the result of the other exports: success.
-    fn binary(&self) -> Vec<u8> {
+    pub fn binary(&self) -> Vec<u8> {
         let Wat { outer, core, memory, start, realloc, describe, export, functions, describe_result } = self;
         let text = format!(
             r#"(component {outer}
@@ -156,7 +156,7 @@ fn files_that_are_no_components() {
 }
 
 /// Nests `component` in `depth` components.
-fn nested(component: &[u8], depth: usize) -> Vec<u8> {
+pub fn nested(component: &[u8], depth: usize) -> Vec<u8> {
     const PREAMBLE: &[u8] = b"\0asm\x0d\0\x01\0";
     const COMPONENT_SECTION: u8 = 4;
     let mut inner = PREAMBLE.to_vec();

@@ -4,7 +4,7 @@
 //! limits, beside a harmless model in the same job and beside another user's taxi job.
 
 mod batches;
-mod components;
+pub mod components;
 mod isolation;
 mod polite;
 mod requests;
