@@ -84,10 +84,11 @@ fn rates(jobs: &[(&Tenant<'_>, String, u64)], time: Duration) -> Result<Vec<f64>
     let before = count()?;
     sleep(time);
     let after = count()?;
-    let rate = |((before, after), steps): ((&(f64, Instant), &(f64, Instant)), u64)| {
-        (after.0 - before.0) * steps as f64 / after.1.duration_since(before.1).as_secs_f64()
-    };
-    Ok(before.iter().zip(&after).zip(jobs.iter().map(|(_, _, steps)| *steps)).map(rate).collect())
+    let mut rates = Vec::with_capacity(jobs.len());
+    for ((before, after), (_, _, steps)) in before.iter().zip(&after).zip(jobs) {
+        rates.push((after.0 - before.0) * *steps as f64 / after.1.duration_since(before.1).as_secs_f64());
+    }
+    Ok(rates)
 }
 
 /// Returns Jain's index of fairness: 1 for equal values, and 1 divided by their number if one has everything.

@@ -301,8 +301,8 @@ fn sends_requests_of_nodes(scene: &Scene, by: &Account) -> String {
     scene.runtime.block_on(async {
         let client = by.connect().await;
         for number in 0..20u8 {
-            let request = client.connection.request(&[number, 1, 2, 3], Duration::from_millis(20));
-            if let Ok(answer) = request.await {
+            let request = [number, 1, 2, 3];
+            if let Ok(answer) = client.connection.request(&request, Duration::from_millis(20)).await {
                 return format!("request {number} is answered: {answer:?}");
             }
         }

@@ -32,8 +32,6 @@ pub struct Kind {
 pub enum Attack {
     /// By the attack of this name in `tests/hostile/program`.
     Program,
-    /// By a job of this task of the component of a crate.
-    Task { component: &'static str, task: &'static str, arguments: &'static [(&'static str, &'static str)] },
     /// By requests to the node. Returns what they were answered.
     Door(fn(&Scene, &Account) -> String),
 }

@@ -97,20 +97,13 @@ impl Scene {
                 meanwhile();
                 Observed::Said(observed)
             }
-            Attack::Program => {
-                let arguments = [("kind", kind.name)];
-                let job = JobSpec { component: HOSTILE_PROGRAM, task: "attack", arguments: &arguments };
-                self.run(attacker, &job, time, meanwhile)
-            }
-            Attack::Task { component, task, arguments } => {
-                self.run(attacker, &JobSpec { component, task, arguments }, time, meanwhile)
-            }
+            Attack::Program => self.run(attacker, kind.name, time, meanwhile),
         }
     }
 
-    fn run(&self, attacker: &Account, job: &JobSpec<'_>, time: Duration, meanwhile: &dyn Fn()) -> Observed {
-        let JobSpec { component, task, arguments } = *job;
-        let submitted = self.runtime.block_on(attacker.submit(&Program::of(component), task, arguments));
+    fn run(&self, attacker: &Account, kind: &str, time: Duration, meanwhile: &dyn Fn()) -> Observed {
+        let arguments = [("kind", kind)];
+        let submitted = self.runtime.block_on(attacker.submit(&Program::of(HOSTILE_PROGRAM), "attack", &arguments));
         let job = match submitted {
             Ok(job) => job,
             Err(refusal) => return Observed::Said(refusal),
@@ -144,13 +137,6 @@ impl Scene {
         let (own, others) = (memory_bytes(node), children(node).into_iter().map(memory_bytes));
         (own, own + others.sum::<u64>())
     }
-}
-
-/// A job of an attack.
-struct JobSpec<'a> {
-    component: &'a str,
-    task: &'a str,
-    arguments: &'a [(&'a str, &'a str)],
 }
 
 /// Returns the proportional resident bytes of a process; zero if it has ended.

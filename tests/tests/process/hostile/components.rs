@@ -11,12 +11,12 @@ pub struct Wat {
     pub core: &'static str,
     pub memory: &'static str,
     pub start: &'static str,
-    realloc: &'static str,
+    pub realloc: &'static str,
     pub describe: &'static str,
     /// Name of the exported instance, and its exports.
-    export: &'static str,
-    functions: &'static str,
-    describe_result: &'static str,
+    pub export: &'static str,
+    pub functions: &'static str,
+    pub describe_result: &'static str,
 }
 
 pub const HONEST: Wat = Wat {
