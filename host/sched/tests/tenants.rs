@@ -3,7 +3,7 @@
 mod dsl;
 
 use dsl::*;
-use sandbar_core::{ActorId, JobId, ObjectId, TenantId};
+use sandbar_core::{ActorId, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId};
 use sandbar_sched::DailyAmounts;
 
 /// The drivers of the jobs 1 (tenant 1) and 2 (tenant 2).
@@ -197,6 +197,23 @@ fn a_tenant_has_limited_tasks_and_actors() {
     let too_many = "main > t13: its tenant would have 2 actors, the limit is 1 (actors-max): end some, also those that \
                     outlive their jobs (`host list actors`), or ask the operator [tenant-limit]";
     world.error_is(13, too_many).submit(t(14)).has_no_error(14);
+}
+
+/// Jobs that were accepted wait for leases, and can't be told that there is none.
+#[test]
+fn leases_are_granted_beyond_the_limits_of_tasks() {
+    let limits = TenantLimits {
+        tasks_max: 0,
+        memory_bytes_max: 0,
+        daily_max: DailyAmounts::default(),
+        ..TenantLimits::default()
+    };
+    let mut world = start_two_tenants(World::with_value_bytes(u64::MAX), 4);
+    world.limit(1, limits);
+    world.step(Event::WorkerReady { worker: WorkerId(9), node: NodeId(1), kind: WorkerKind::Leases });
+    let lease = Submission { kind: SubmissionKind::Lease, ..Submission::bare(TaskId(30), JobId(1), "call".into(), ()) };
+    world.discard_actions().step(Event::LeaseRequested { lease });
+    assert_eq!(world.steps.task(TaskId(30)).expect("a task").worker, Some(WorkerId(9)));
 }
 
 /// Beyond a budget, tasks fail until the next day. Those that were submitted before run, and other tenants' tasks, and leases.

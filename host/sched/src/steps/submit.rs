@@ -191,6 +191,13 @@ impl<C, V> Scheduler<C, V> {
 
     /// Checks the limits of a submission. Returns the objects that it refers to.
     fn admit<D>(&self, origin: Origin, submission: &Submission<D>) -> Result<Option<Box<Links>>, Fault> {
+        if submission.returns > RETURNS_MAX {
+            let message = format!("would return {} objects, the limit is {RETURNS_MAX}", submission.returns);
+            return Err(Fault::new(Code::TaskLimit, message));
+        }
+        if submission.kind == SubmissionKind::Lease {
+            return check_lease(origin, submission).map(|()| None);
+        }
         let job = &self.jobs[origin.job];
         let limits = &job.limits;
         if origin.task().is_some_and(|parent| self.tasks[parent].cancellation == Cancellation::Subtree) {
@@ -208,21 +215,10 @@ impl<C, V> Scheduler<C, V> {
         }
         let (usage, tenant_limits) = self.cluster.tenants.usage(job.tenant);
         tenant_limits.check_task(usage)?;
-        // A lease is for calls of a job that was accepted.
-        if submission.kind != SubmissionKind::Lease {
-            self.cluster.tenants.check_budget(job.tenant)?;
-        }
-        if submission.returns > RETURNS_MAX {
-            let message = format!("would return {} objects, the limit is {RETURNS_MAX}", submission.returns);
-            return Err(Fault::new(Code::TaskLimit, message));
-        }
+        self.cluster.tenants.check_budget(job.tenant)?;
         self.has_room_for(origin.job, submission.returns)?;
-        match (&submission.kind, origin.parent) {
-            (SubmissionKind::Lease, parent) if parent.is_some() || submission.strategy != Strategy::Default => {
-                return Err(Fault::new(Code::BadRequest, "is a lease with a parent or a placement strategy"));
-            }
-            (SubmissionKind::Lease, _) | (_, Some(_)) => {}
-            (_, None) => require_plain_function(submission)?,
+        if origin.parent.is_none() {
+            require_plain_function(submission)?;
         }
         self.admit_actor(origin.job, submission)?;
         let group = self.admit_strategy(origin.job, submission)?;
@@ -426,6 +422,16 @@ impl<C, V> Scheduler<C, V> {
         self.create(id, origin.job, index, ObjectOutcome::Failed(error), holder);
         true
     }
+}
+
+/// Checks a lease. It has no limits of tasks: it is for calls of a job that was accepted, and which would wait for ever.
+/// Each job has as many leases as the node has workers.
+fn check_lease<C>(origin: Origin, submission: &Submission<C>) -> Result<(), Fault> {
+    let is_bare = submission.dependencies.is_empty() && submission.refs.is_empty();
+    if origin.parent.is_none() && submission.strategy == Strategy::Default && is_bare {
+        return Ok(());
+    }
+    Err(Fault::new(Code::BadRequest, "is a lease with a parent, a placement strategy or references"))
 }
 
 /// Rejects actor tasks, generators and placement constraints, which inline and root tasks may not have.

@@ -62,6 +62,7 @@ impl Model {
         let is_over = depth > job.limits.depth_max
             || live + 1 > job.limits.tasks_max
             || self.job_objects(task.job.0) + returns > job.limits.objects_max;
+        let is_over = is_over && task.kind != SubmissionKind::Lease;
         let links: Vec<ObjectId> = task.dependencies.iter().chain(&task.refs).copied().collect();
         let may = may && self.is_kind_valid(task) && self.is_placement_valid(task);
         let is_bad = !may || is_over || cancellation == 2 || !self.of_job(task.job.0, &links);
@@ -96,7 +97,10 @@ impl Model {
     pub fn is_kind_valid(&self, task: &Submission<u64>) -> bool {
         match &task.kind {
             SubmissionKind::Function => true,
-            SubmissionKind::Lease => task.parent.is_none() && task.strategy == Strategy::Default,
+            SubmissionKind::Lease => {
+                let is_bare = task.dependencies.is_empty() && task.refs.is_empty();
+                task.parent.is_none() && task.strategy == Strategy::Default && is_bare
+            }
             SubmissionKind::Generator(_) => task.parent.is_some(),
             SubmissionKind::ActorCreation(_) => task.parent.is_some() && task.returns == 1,
             SubmissionKind::Method(actor) if self.borrowed_actors.contains_key(&actor.0) => {
