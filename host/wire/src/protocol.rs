@@ -13,7 +13,7 @@
 //! # Versions
 //! The application protocol (ALPN) is `sandbar/<version>`, with a version from 1 to 255. A client offers only its own.
 //! A server completes the handshake with every version, and so learns the client's. If it differs, the server closes
-//! with [`CloseCode::Version`] and a reason that begins with its own protocol, such as `sandbar/3`, from which the
+//! with [`CloseCode::Version`] and a reason that begins with its own protocol, such as `sandbar/4`, from which the
 //! client learns the server's version. All versions therefore keep the handshake, this close code, and the beginning of
 //! its reason.
 //!
@@ -59,7 +59,7 @@ use crate::identity::TokenError;
 use crate::name::{Name, Role};
 
 /// Protocol version of this program.
-pub const PROTOCOL_VERSION: u8 = 3;
+pub const PROTOCOL_VERSION: u8 = 4;
 
 const ALPN: &str = "sandbar/";
 /// Application protocol of clients that have no certificate yet.

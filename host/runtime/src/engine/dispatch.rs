@@ -53,6 +53,7 @@ impl Engine {
                     actors::find(cx, worker, object, AttemptRef { task, attempt }, &name);
                 }
             }
+            Effect::OpenFile(opened) => self.files.open(cx, |job| self.jobs.files(job), opened),
             Effect::KillActor(worker, actor, restart) => {
                 if actors::holds_handle(cx, worker, actor) && !self.peers.kill_actor(cx, actor, restart) {
                     cx.step(Event::Killed { actor, restart });

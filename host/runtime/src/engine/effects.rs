@@ -7,6 +7,7 @@ use sandbar_core::{Attempt, Fault, JobId, NodeId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::{Action, Event, Scheduler, Submission};
 use sandbar_store::ValueKey;
 
+use super::files::OpenedFile;
 use super::values::{Recipient, RemoteKey, StoredValue};
 use crate::calls::TaskPayload;
 
@@ -31,6 +32,8 @@ pub(crate) enum Effect {
     Submit(WorkerId, Box<Submission<TaskPayload>>),
     /// Reply to a task that looks up a named actor: object, requesting task and attempt.
     FindActor { worker: WorkerId, object: TaskId, task: TaskId, attempt: Attempt, name: String },
+    /// Open a file of a job that this node runs.
+    OpenFile(OpenedFile),
     /// Kill or restart an actor whose handle a worker holds.
     KillActor(WorkerId, sandbar_core::ActorId, bool),
     /// Interrupt an attempt, with the error that it ends with.

@@ -157,9 +157,11 @@ impl Engine {
                 cx.step(Event::ItemsConsumed { stream: ObjectId(stream), worker, consumed });
             }
             WorkerMessage::OpenFile { object, task, file } => {
-                let files = |job| self.jobs.files(job);
                 let (task, object, number) = (TaskId(task), ObjectId(object), file);
-                self.files.open(cx, files, OpenedFile { worker, task, object, number });
+                let opened = OpenedFile { worker, task, object, number };
+                if !self.peers.open_file(cx, &opened) {
+                    self.files.open(cx, |job| self.jobs.files(job), opened);
+                }
             }
             WorkerMessage::Sleeps(task) => self.deadlocks.task_sleeps(cx, worker, TaskId(task)),
             WorkerMessage::Blocked(task, blocked) => self.blocked(worker, TaskId(task), blocked),

@@ -64,7 +64,7 @@ fn check(name: &str, bytes: Result<Vec<u8>, postcard::Error>, expected: &str) {
 
 #[test]
 fn messages_have_golden_bytes() {
-    assert_eq!(sandbar_wire::PROTOCOL_VERSION, 3);
+    assert_eq!(sandbar_wire::PROTOCOL_VERSION, 4);
     let (task, attempt, slot, object) = (TaskId(1), Attempt(2), WorkerId(3), ObjectId(4));
     let remote = PeerValue::Remote { node: NodeId(5), object: ObjectId(6), bytes: 7 };
     let contains = vec![ObjectId(8)];
@@ -119,6 +119,7 @@ fn messages_have_golden_bytes() {
         PeerMessage::ReserveReply(GroupId(1), attempt, true),
         PeerMessage::ReleaseBundles(GroupId(1), attempt),
         PeerMessage::Load(amounts()),
+        PeerMessage::OpenFile { object, job: root(), number: 300 },
         PeerMessage::Leaving,
         PeerMessage::Released,
     ];
@@ -142,7 +143,7 @@ fn cached_results_have_golden_bytes() {
 }
 
 /// Bytes of the messages above, in hexadecimal.
-const GOLDEN: [&str; 30] = [
+const GOLDEN: [&str; 31] = [
     "0001ac0207070707070707070707070707070707070707070707070707070707070707078080808004e0d40380808080048080808001808004\
      1008a09c018080804003",
     "010405ac0202696401046d61696e01036a6f62",
@@ -173,6 +174,7 @@ const GOLDEN: [&str; 30] = [
     "14010201",
     "150102",
     "16010203010374707504",
-    "17",
+    "17040405ac02",
     "18",
+    "19",
 ];

@@ -205,6 +205,8 @@ pub(crate) enum PeerMessage<'a> {
     /// Resources of the sender that the sender and nodes other than the receiver use. Sent when it changes, and about every
     /// second, so that the receiver retries reservations.
     Load(Amounts),
+    /// Open a file of a job that the receiver runs, by its number, as an object of this id, which is lent.
+    OpenFile { object: ObjectId, job: JobRoot, number: u64 },
     /// The sender drains: it gets no new work, and its values are fetched.
     Leaving,
     /// The sender needs nothing more from a node that drains.

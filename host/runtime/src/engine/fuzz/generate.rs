@@ -283,6 +283,10 @@ impl Choices<'_> {
             _ => match self.below(8) {
                 0 => PeerMessage::Leaving,
                 1 => PeerMessage::Released,
+                2 => {
+                    let (object, job) = (self.object(), self.root());
+                    PeerMessage::OpenFile { object, job, number: self.below(3).into() }
+                }
                 _ => PeerMessage::RequestObject(self.object(), false),
             },
         }

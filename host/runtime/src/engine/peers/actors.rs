@@ -48,7 +48,7 @@ pub(super) fn create_at_root(
     }
     let parent_ref = TaskInWorker { job: task.job, task: parent, worker };
     let object = task.id.returns(0);
-    let Some((proxy_worker, proxy)) = borrow_of_root(cx, proxies, borrowed, root, parent_ref, object) else {
+    let Some((proxy_worker, proxy)) = borrow_of_root(cx, proxies, borrowed, root, parent_ref, object, missing) else {
         return;
     };
     cx.step(Event::ActorBorrowed { actor: ActorId(task.id.0), worker: proxy_worker });
@@ -83,26 +83,31 @@ pub(super) fn find_at_root(
     object: ObjectId,
     name: &str,
 ) {
-    if let Some((proxy_worker, _)) = borrow_of_root(cx, proxies, borrowed, root, requester, object) {
+    if let Some((proxy_worker, _)) = borrow_of_root(cx, proxies, borrowed, root, requester, object, missing) {
         cx.step(Event::ActorBorrowed { actor: ActorId(object.0), worker: proxy_worker });
         cx.peers.send(root.node, &PeerMessage::FindActor { object, job: root, name: name.into() });
     }
 }
 
-/// Borrows an object that a job's root creates for a task of a worker. Returns the root's proxy worker and proxy task.
-fn borrow_of_root(
+fn missing() -> Fault {
+    Fault::new(Code::ActorDied, "the node that runs the job, and has its actors, is not connected")
+}
+
+/// Borrows an object that a job's root creates for a task of a worker, which becomes the error `missing` if the root is not
+/// connected. Returns the root's proxy worker and proxy task.
+pub(super) fn borrow_of_root(
     cx: &mut Context,
     proxies: &mut ProxyTasks,
     borrowed: &mut Borrowed,
     root: JobRoot,
     TaskInWorker { job, task, worker }: TaskInWorker,
     object: ObjectId,
+    missing: impl FnOnce() -> Fault,
 ) -> Option<(WorkerId, TaskId)> {
     let program = cx.scheduler.call(task)?.program.clone();
     let (proxy_worker, proxy) = (cx.peers.proxy_worker(root.node), proxies.get_or_start(cx, root.node, job, &program));
     let (Some(proxy_worker), Some(proxy)) = (proxy_worker, proxy) else {
-        let fault = Fault::new(Code::ActorDied, "the node that runs the job, and has its actors, is not connected");
-        cx.step(Event::PutFailed { object, task, worker, fault });
+        cx.step(Event::PutFailed { object, task, worker, fault: missing() });
         return None;
     };
     proxies.introduce(cx, root.node, job);

@@ -9,6 +9,7 @@ mod connections;
 mod drain;
 mod executor;
 mod limits;
+mod opened_files;
 mod owner;
 mod peer_values;
 mod programs;
@@ -49,6 +50,7 @@ use self::result_cache::ResultCache;
 use self::submitted::HostingParts;
 use super::context::Context;
 use super::effects::{Effect, JobEffect};
+use super::files::OpenedFile;
 use super::refs::{AttemptRef, ProgressAmount, ReceivedObject, ReservationRef, TaskInWorker};
 use super::values::{Recipient, RemoteKey};
 use crate::calls::{Program, TaskPayload};
@@ -243,6 +245,9 @@ impl Peers {
             PeerMessage::FindActor { object, job, name } => {
                 actors::handle_find(cx, &mut self.proxies, node, object, job, &name);
             }
+            PeerMessage::OpenFile { object, job, number } => {
+                opened_files::handle_open(cx, &mut self.proxies, node, object, job, number);
+            }
             PeerMessage::KillActor(actor, restart) => {
                 let actor = actors::actor_of_message(cx, &self.borrowed, &self.executor, node, actor);
                 if let Some(actor) = actor {
@@ -430,6 +435,14 @@ impl Peers {
         let Some((job, root)) = job.and_then(|job| Some((job, self.proxies.remote_root(job)?))) else { return false };
         let requester = TaskInWorker { job, task, worker };
         actors::find_at_root(cx, &mut self.proxies, &mut self.borrowed, root, requester, object, name);
+        true
+    }
+
+    /// Has a job's root open a file. Returns whether another node is the root.
+    pub(super) fn open_file(&mut self, cx: &mut Context, opened: &OpenedFile) -> bool {
+        let job = cx.scheduler.job_of(opened.task);
+        let Some((job, root)) = job.and_then(|job| Some((job, self.proxies.remote_root(job)?))) else { return false };
+        opened_files::open_at_root(cx, &mut self.proxies, &mut self.borrowed, (job, root), opened);
         true
     }
 
