@@ -200,8 +200,12 @@ impl Upload<'_> {
 
     /// Loads a program. Reports one that can't run at once.
     async fn load(self, component: ComponentId) -> Outcome<Arc<Program>> {
-        let loaded = components::load_of_tenant(self.cluster, self.tenant, component).await;
-        loaded.map_err(|fault| refuse_component(self.cluster, self.tenant, component, &fault))
+        let Upload { cluster, tenant, .. } = self;
+        let loaded = components::load_of_tenant(cluster, tenant, component).await;
+        loaded.map_err(|fault| match cluster.tenant_components.get(tenant, component) {
+            Some(_) => refuse_component(cluster, tenant, component, &fault),
+            None => retry_later("the component was removed for another submission, or evicted"),
+        })
     }
 
     /// Receives the files that the tenant has not sent to this node before.
