@@ -9,7 +9,7 @@ use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
 use datafusion::execution::context::SessionState;
 use futures::FutureExt as _;
 use object_store::{ObjectStore, ObjectStoreExt as _};
-use parquet::file::metadata::PageIndexPolicy;
+use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 
 use super::dataset_file::DatasetFile;
 use super::encryption::is_encrypted;
@@ -64,6 +64,19 @@ pub(super) async fn inspect(
     Ok(InspectedFile { format, schema, problems, evidence: HashMap::new(), has_rows, rows, text: None })
 }
 
+/// Checks the number of rows in a Parquet footer, by which DataFusion would leave out rows of a damaged file.
+///
+/// # Errors
+/// Fails if the row groups have another number of rows.
+fn check_footer(metadata: &ParquetMetaData) -> Result<(), String> {
+    let stated = metadata.file_metadata().num_rows();
+    let rows = metadata.row_groups().iter().fold(0i64, |rows, group| rows.saturating_add(group.num_rows()));
+    match rows == stated {
+        true => Ok(()),
+        false => Err(format!("it is damaged: it states {stated} rows, and its row groups {rows}")),
+    }
+}
+
 /// Properties from the metadata of a Parquet or Arrow file.
 struct FooterFacts {
     schema: SchemaRef,
@@ -102,6 +115,7 @@ async fn schema_of(
             .with_file_metadata_cache(Some(cache))
             .with_page_index_policy(Some(PageIndexPolicy::Skip));
         let metadata = metadata.fetch_metadata().await.map_err(|e| reason_of(&e))?;
+        check_footer(&metadata)?;
         has_rows = metadata.row_groups().iter().any(|group| group.num_rows() != 0);
         rows = u64::try_from(metadata.file_metadata().num_rows()).ok();
         // DataFusion merges columns of one name.
@@ -110,4 +124,33 @@ async fn schema_of(
         twice.extend(columns.iter().map(|column| column.name()).filter(|name| !seen.insert(*name)).map(str::to_owned));
     }
     Ok(FooterFacts { schema, has_rows, rows, twice })
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{Int64Array, RecordBatch};
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::metadata::{FileMetaData, ParquetMetaDataReader};
+
+    use super::*;
+
+    /// Random damage found footers that DataFusion reads as files without rows.
+    #[test]
+    fn footers_that_hide_rows_are_damaged() {
+        let rows = Arc::new(Int64Array::from(vec![1, 2, 3]));
+        let rows = RecordBatch::try_from_iter([("x", rows as _)]).expect("rows");
+        let mut bytes = Vec::new();
+        let mut writer = ArrowWriter::try_new(&mut bytes, rows.schema(), None).expect("a writer");
+        writer.write(&rows).expect("written");
+        writer.close().expect("written");
+        let mut reader = ParquetMetaDataReader::new();
+        reader.try_parse(&bytes::Bytes::from(bytes)).expect("a footer");
+        let metadata = reader.finish().expect("a footer");
+        assert_eq!(check_footer(&metadata), Ok(()));
+        let schema = metadata.file_metadata().schema_descr_ptr();
+        let other = FileMetaData::new(1, 0, None, None, schema, None);
+        let other = ParquetMetaData::new(other, metadata.row_groups().to_vec());
+        let error = check_footer(&other).expect_err("no rows");
+        assert_eq!(error, "it is damaged: it states 0 rows, and its row groups 3");
+    }
 }
