@@ -1,5 +1,7 @@
 //! Attacks by components: files that are none, that attack while they are loaded, and that are costly to compile.
 
+use std::time::Duration;
+
 use super::client::{Account, Program, describe};
 use super::scene::Scene;
 use super::{Attack, Kind, Outcome};
@@ -15,7 +17,7 @@ const fn door(
     Kind { name, what, attack: Attack::Door(attack), outcome }
 }
 
-use Outcome::Says;
+use Outcome::{Either, Says};
 
 #[rustfmt::skip]
 pub const KINDS: &[Kind] = &[
@@ -27,8 +29,8 @@ pub const KINDS: &[Kind] = &[
     door("sends-a-half", "submits half of a component", |scene, by| submit(scene, by, half(HONEST.binary())), Says("not-a-component")),
     door("sends-damaged-components", "submits components with random bytes changed", damaged, Says("component")),
     door("sends-random-bytes", "submits random bytes after the header of a component", random, Says("not-a-component")),
-    door("nests-components", "submits a component in 5,000 components", |scene, by| submit(scene, by, nested(&HONEST.binary(), 5_000)), Says("component")),
-    door("has-no-tasks", "submits a component without tasks", |scene, by| submit(scene, by, HONEST.binary()), Says("component")),
+    door("nests-components", "submits a component in 5,000 components", |scene, by| submit(scene, by, nested(&HONEST.binary(), 5_000)), Says("failed: ")),
+    door("has-no-tasks", "submits a component without tasks", |scene, by| submit(scene, by, HONEST.binary()), Says("failed: ")),
     door("imports-sockets", "imports sockets", |scene, by| of(scene, by, Wat { outer: r#"(import "wasi:sockets/tcp@0.2.6" (instance))"#, ..HONEST }), Says("[import]")),
     door("imports-what-is-unknown", "imports an unknown interface", |scene, by| of(scene, by, Wat { outer: r#"(import "evil:corp/backdoor" (instance (export "run" (func))))"#, ..HONEST }), Says("[import]")),
     door("starts-for-ever", "loops while it is instantiated", |scene, by| of(scene, by, Wat { start: "(loop br 0)", ..HONEST }), Says("[time-out]")),
@@ -37,11 +39,14 @@ pub const KINDS: &[Kind] = &[
     door("describes-two-billion", "describes two billion functions", |scene, by| of(scene, by, Wat { describe: "(i32.store (i32.const 12) (i32.const 0x7fffffff)) i32.const 8", ..HONEST }), Says("[bad-output]")),
     door("declares-4-gib", "declares a memory of 4 GiB", |scene, by| of(scene, by, Wat { memory: r#"(memory (export "memory") 65536)"#, ..HONEST }), Says("[memory-limit]")),
     door("declares-a-huge-table", "declares a table of ten million elements", |scene, by| of(scene, by, Wat { core: "(table 10000000 funcref)", ..HONEST }), Says("[compile]")),
-    door("compiles-deep-blocks", "has a function of deeply nested blocks compiled", |scene, by| submit(scene, by, bomb(Bomb::Blocks, 30_000)), Says("component")),
-    door("compiles-long-functions", "has a function of 200,000 operators compiled", |scene, by| submit(scene, by, bomb(Bomb::Operators, 200_000)), Says("component")),
-    door("compiles-many-functions", "has 20,000 functions compiled", |scene, by| submit(scene, by, bomb(Bomb::Functions, 20_000)), Says("component")),
+    door("compiles-deep-blocks", "has a function of deeply nested blocks compiled", |scene, by| submit(scene, by, bomb(Bomb::Blocks, 30_000)), COSTLY),
+    door("compiles-long-functions", "has a function of 200,000 operators compiled", |scene, by| submit(scene, by, bomb(Bomb::Operators, 200_000)), COSTLY),
+    door("compiles-many-functions", "has 20,000 functions compiled", |scene, by| submit(scene, by, bomb(Bomb::Functions, 20_000)), COSTLY),
     door("compiles-by-the-dozen", "has a dozen costly components compiled at once", dozen, Says("component")),
 ];
+
+/// Outcome of a component that takes long to compile: it is refused, or compiled and has no tasks.
+const COSTLY: Outcome = Either(&Says("component"), &Says("failed: "));
 
 fn wat(text: &str) -> Vec<u8> {
     wat::parse_str(text).unwrap()
@@ -53,16 +58,24 @@ fn half(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// Submits a component, and returns the refusal.
+/// Submits a component. Returns the refusal, or how its job ended.
 fn submit(scene: &Scene, by: &Account, component: Vec<u8>) -> String {
-    let (Ok(answer) | Err(answer)) = scene.runtime.block_on(by.submit(&Program::new(component), "attack", &[]));
-    answer
+    scene.runtime.block_on(async {
+        let job = match by.submit(&Program::new(component), "attack", &[]).await {
+            Ok(job) => job,
+            Err(refusal) => return refusal,
+        };
+        let job = by.ended(&job, Duration::from_secs(60)).await.unwrap_or_default();
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        format!("{}: {}", text(&job["state"]), text(&job["error"]["message"]))
+    })
 }
 
 fn of(scene: &Scene, by: &Account, component: Wat) -> String {
     submit(scene, by, component.binary())
 }
 
-/// Returns the distinct refusals of components; that of an accepted one is its job.
+/// Returns the distinct answers to components.
 fn each(scene: &Scene, by: &Account, components: impl Iterator<Item = Vec<u8>>) -> String {
     let all: std::collections::BTreeSet<String> = components.map(|component| submit(scene, by, component)).collect();
     all.into_iter().collect::<Vec<_>>().join("\n")

@@ -3,9 +3,6 @@
 use super::Outcome::{Either, Fails, GoesOn, Says};
 use super::{Attack, Kind, Outcome};
 
-/// Answer to the use of any object of another job.
-const ABSENT: Outcome = Says("bad-request: object # does not exist in this job");
-
 const fn program(name: &'static str, what: &'static str, outcome: Outcome) -> Kind {
     Kind { name, what, attack: Attack::Program, outcome }
 }
@@ -13,7 +10,7 @@ const fn program(name: &'static str, what: &'static str, outcome: Outcome) -> Ki
 #[rustfmt::skip]
 pub const KINDS: &[Kind] = &[
     // Numbers that belong to others.
-    program("gets-objects-of-others", "gets objects by numbers that it guesses", ABSENT),
+    program("gets-objects-of-others", "gets objects by numbers that it guesses", Says("get-time-out")),
     program("reads-objects-of-others", "reads bytes of objects that it has not got", Says("bad-request")),
     program("maps-objects-of-others", "maps pages of objects that it has not got", Says("bad-request")),
     program("passes-objects-of-others", "passes guessed objects to tasks", Says("bad-request")),
@@ -23,7 +20,7 @@ pub const KINDS: &[Kind] = &[
     program("cancels-tasks-of-others", "cancels tasks by guessed numbers", Says("cancelled")),
     program("takes-items-of-others", "takes items of guessed streams", Says("bad-request")),
     program("kills-actors-of-others", "kills actors by guessed numbers", Says("killed")),
-    program("calls-actors-of-others", "calls actors by guessed numbers", Says("no-actor")),
+    program("calls-actors-of-others", "calls actors by guessed numbers", Says("actor-died: actor # does not exist")),
     program("removes-groups-of-others", "removes placement groups by guessed numbers", Says("removed")),
     program("opens-files-of-others", "opens files by guessed numbers", Says("bad-request: file # is not a file of the task's job")),
     program("awaits-objects-of-others", "awaits guessed objects outside of a method", Says("awaited")),
@@ -36,7 +33,7 @@ pub const KINDS: &[Kind] = &[
     // Actors.
     program("finds-actors-of-others", "looks for the victim's actor, by names that resemble its name", Says("no-actor")),
     program("squats-names", "names actors as the victim's", Says("ok")),
-    program("names-with-tricks", "names actors by control and format characters, and by a MiB", Says("ok")),
+    program("names-with-tricks", "names actors by control and format characters, and by a MiB", Fails("bad-request")),
     program("holds-processors", "leaves behind actors that hold all processors", Says("ok")),
     program("spins-in-actors", "computes in many actors that hold no processor", GoesOn),
     program("restarts-for-ever", "has an actor that always panics restarted", GoesOn),
@@ -45,8 +42,8 @@ pub const KINDS: &[Kind] = &[
     program("calls-itself", "has an actor wait for itself", Says("deadlock")),
     // Resources.
     program("demands-what-never-fits", "demands more than any node has", Says("infeasible")),
-    program("demands-no-numbers", "demands amounts that are no numbers, negative or infinite", Says("bad-request")),
-    program("demands-thousands-of-resources", "demands thousands of resources at once", Says("bad-request")),
+    program("demands-no-numbers", "demands amounts that are no numbers, negative or infinite", Says("infeasible")),
+    program("demands-thousands-of-resources", "demands thousands of resources at once", Says("infeasible")),
     program("reserves-all-processors", "reserves all processors and sleeps", GoesOn),
     program("reserves-groups-without-end", "reserves groups up to the limit", Says("task-limit")),
     program("reserves-what-never-fits", "reserves groups that no node can hold", Says("infeasible")),
@@ -69,15 +66,15 @@ pub const KINDS: &[Kind] = &[
     program("progresses-under-many-names", "reports progress under thousands of names", Says("reported")),
     program("fails-for-ever", "fails with long messages in a loop", GoesOn),
     program("fails-with-much", "fails with a message of 40 MiB", Says("Some(true)")),
-    program("returns-much", "returns a value of 3 GiB", Says("memory-limit")),
-    program("results-in-much", "ends with a result that is too long for the store", Fails("output-limit")),
+    program("returns-much", "returns a value of 3 GiB", Says("panic")),
+    program("results-in-much", "ends with a result that is too long for the store", Fails("bad-output")),
     program("passes-much", "passes arguments beyond its limit", Says("tenant-limit")),
-    program("leaks-handles", "stores small values and never releases them", Says("tenant-limit")),
+    program("leaks-handles", "stores small values and never releases them", Fails("tenant-limit")),
     program("leaks-results", "submits tasks and never releases their results", Says("tenant-limit")),
     program("fills-memory", "stores values in the node's memory up to the limit", Says("tenant-limit")),
     program("fills-disk", "stores large values up to the limit", Says("tenant-limit")),
     program("nests-references", "nests fifty thousand values, and releases them at once", Says("ok")),
-    program("refers-to-one-often", "refers to one object 200,000 times in a value", Says("")),
+    program("refers-to-one-often", "refers to one object 200,000 times in a value", Fails("bad-output")),
     program("submits-for-ever", "submits tasks in a loop", GoesOn),
     program("piles-tasks", "submits tasks that wait for one that never ends", GoesOn),
     program("forks", "submits a tree of tasks whose leaves never end", GoesOn),
@@ -92,7 +89,7 @@ pub const KINDS: &[Kind] = &[
     program("grows-over-maps", "grows its memory to the end while values are mapped", Says("true true")),
     program("touches-much", "holds memory in many tasks that sleep", GoesOn),
     program("allocates-without-end", "allocates up to its limit", Fails("memory-limit")),
-    program("recurses", "recurses up to the end of its stack", Fails("stack-overflow")),
+    program("recurses", "recurses up to the end of its stack", Fails("trap")),
     program("runs-into-traps", "traps, exits and aborts", Says("trap")),
     program("polls-the-clock", "reads the clock in a loop", GoesOn),
 ];
