@@ -379,6 +379,9 @@ async fn handle_query(
         return Err(refused(RefusalCode::Query, reason));
     }
     let job = lookup::find(cluster, tenant, text).await?;
+    if matches!(job.work, JobWork::JobFile { .. }) {
+        return Err(refused(RefusalCode::Query, "the job runs a job file, which has no tasks"));
+    }
     match lookup::locate(cluster, &job).await? {
         JobLocation::OtherNode(address) => return Ok(Some(TenantResponse::Redirect(address.to_string()))),
         JobLocation::Unreachable if job.state.is_finished() => {
