@@ -75,7 +75,7 @@ fn entry() -> Entry {
 
 #[test]
 fn node_requests_have_golden_bytes() {
-    assert_eq!(sandbar_wire::PROTOCOL_VERSION, 3);
+    assert_eq!(sandbar_wire::PROTOCOL_VERSION, 4);
     let transaction = Transaction::new()
         .when(Condition::absent(key()))
         .when(Condition::unchanged(key(), Revision(300)))

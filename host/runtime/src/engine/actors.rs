@@ -171,13 +171,15 @@ mod tests {
     /// A task may name any number, and a worker may hold handles for several jobs of a tenant.
     #[test]
     fn tasks_kill_actors_of_their_job_alone() {
+        /// An empty list.
+        const NO_ARGUMENTS: [u8; 1] = [0];
         let mut engine = idle_engine(4);
         let compiled = Arc::new(CompiledComponent::placeholder().unwrap());
         let program = Arc::new(Program { compiled, limits: Limits::default(), tasks: Vec::new() });
         let [(first, one), (second, other)] = [(JobId(11), TaskId(1)), (JobId(12), TaskId(2))].map(|(job, task)| {
             engine.cx.start_job(job, TenantId(7), JobRun::default(), None);
             let worker = engine.workers.start(&mut engine.cx, WorkerKind::Driver(job)).unwrap();
-            let call = TaskPayload::new(program.clone(), 0, 0, Box::default(), 0);
+            let call = TaskPayload::new(program.clone(), 0, 0, NO_ARGUMENTS.into(), 0);
             engine.cx.step(Event::Submitted { task: Submission::bare(task, job, "main".into(), call) });
             engine.run_effects();
             (worker, task)
