@@ -7,7 +7,7 @@ use sandbar_core::{Attempt, Fault, JobId, NodeId, ObjectId, TaskId, WorkerId};
 use sandbar_sched::{Action, Event, Scheduler, Submission};
 use sandbar_store::ValueKey;
 
-use super::files::OpenedFile;
+use super::refs::OpenedFile;
 use super::values::{Recipient, RemoteKey, StoredValue};
 use crate::calls::TaskPayload;
 

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use sandbar_core::{Code, Fault, ObjectId, TaskId, WorkerId};
+use sandbar_core::{Code, Fault, ObjectId};
 use sandbar_sched::Event;
 use sandbar_store::{ValueKey, ValueMemory};
 
 use super::context::Context;
+use super::refs::OpenedFile;
 use super::values::{StoredValue, is_stored};
 use crate::file_reader::{ReadRequest, ReadResult};
 use crate::files::{Content, JobFiles, unknown};
@@ -25,16 +26,6 @@ pub(super) struct OpenedFiles {
     read_bytes: u64,
     /// A value that was read, and for which there is no memory yet.
     over_limit: Option<(ObjectId, ValueKey)>,
-}
-
-/// A file that a task opens.
-pub(super) struct OpenedFile {
-    pub(super) worker: WorkerId,
-    pub(super) task: TaskId,
-    /// Object that becomes its content.
-    pub(super) object: ObjectId,
-    /// Number of the file in its job.
-    pub(super) number: u64,
 }
 
 impl OpenedFiles {

@@ -40,3 +40,13 @@ pub(super) struct ProgressAmount {
     pub(super) done: u64,
     pub(super) total: Option<u64>,
 }
+
+/// A file that a task opens.
+pub(super) struct OpenedFile {
+    pub(super) worker: WorkerId,
+    pub(super) task: TaskId,
+    /// Object that becomes its content.
+    pub(super) object: ObjectId,
+    /// Number of the file in its job.
+    pub(super) number: u64,
+}

@@ -4,8 +4,7 @@ use sandbar_core::{Code, Fault, JobId, NodeId, ObjectId, TaskError};
 
 use super::super::context::Context;
 use super::super::effects::Effect;
-use super::super::files::OpenedFile;
-use super::super::refs::TaskInWorker;
+use super::super::refs::{OpenedFile, TaskInWorker};
 use super::actors::borrow_of_root;
 use super::borrowed::Borrowed;
 use super::peer_values::OutgoingValue;
