@@ -29,10 +29,10 @@ pub(crate) struct UsageArgs {
     /// Only this job: its id, or the last part of it.
     #[arg(long, value_name = "JOB")]
     pub job: Option<String>,
-    /// What was used since then: a number and h or d, such as 12h or 30d.
+    /// Start of the period: a number and h or d, such as 12h or 30d.
     #[arg(long, value_name = "TIME", default_value = "1d", value_parser = since)]
     pub since: Duration,
-    /// What a row is about.
+    /// Subject of a row.
     #[arg(long, value_name = "WHAT", default_value = "job")]
     pub by: RowsBy,
     /// Write the rows to this Parquet file instead.
@@ -54,7 +54,7 @@ pub(crate) struct UsageArgs {
     pub data: Option<PathBuf>,
 }
 
-/// What a row is about.
+/// Subject of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RowsBy {
     /// A tenant.

@@ -40,7 +40,7 @@ pub(crate) enum NodeRequest {
     DetachedActors(Name),
     /// Ends such an actor, by its name or id. The response tells whether the node has it.
     EndDetachedActor(Name, String),
-    /// What one tenant or all have used on the node since an hour. The response is a page.
+    /// Query the usage of one tenant or all on the node since an hour. The response is a page.
     Usage(Option<Name>, u64),
     /// The node must store a tenant's file that the requesting node has, which may fail.
     CopyFile(Name, StoredFile),

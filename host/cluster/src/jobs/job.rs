@@ -46,7 +46,7 @@ pub struct ClusterJob {
     pub key: Option<SubmissionKey>,
     /// The program or job file, as the tenant named it.
     pub program: String,
-    /// What it runs.
+    /// Work of the job.
     #[serde(flatten)]
     pub work: JobWork,
     /// Time of submission, in milliseconds since 1970, by the clock of the node that received it.

@@ -22,7 +22,7 @@ pub struct NewClusterJob {
     pub key: SubmissionKey,
     /// The program or job file, for people.
     pub program: String,
-    /// What it runs.
+    /// Work of the job.
     #[serde(flatten)]
     pub work: JobWork,
 }

@@ -1,4 +1,4 @@
-//! What a client sends with a submission.
+//! Contents of a submission: components and files that a client sends.
 
 use std::collections::BTreeMap;
 use std::fs::File;

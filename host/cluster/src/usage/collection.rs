@@ -48,7 +48,7 @@ pub(crate) async fn maintain(cluster: Arc<ClusterState>) {
 
 /// Writes what was used up to now.
 pub(crate) async fn collect(cluster: &Arc<ClusterState>) {
-    // What the runtime has handed over must reach the store, even if nobody waits for it any more.
+    // Usage taken from the runtime must reach the store, even if the caller was dropped.
     let _ = cluster.handle.spawn(collect_now(cluster.clone())).await;
 }
 

@@ -1,4 +1,4 @@
-//! What jobs and tenants use: collected from the runtime, kept in files of this node, and reported.
+//! Usage of jobs and tenants: collected from the runtime, kept in files of this node, and reported.
 
 mod collection;
 mod node_usage;

@@ -1,4 +1,4 @@
-//! What was used on this node.
+//! Usage on this node.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ const USAGE: &str = "usage";
 /// The job of what a tenant has used without one.
 const UPLOADS: &str = "(uploads)";
 
-/// What was used on this node.
+/// Usage on this node.
 pub(crate) struct NodeUsage {
     store: Mutex<UsageStore>,
     /// Names of the tenants that exist or have existed.

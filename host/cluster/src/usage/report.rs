@@ -36,7 +36,7 @@ pub struct UsageQuery {
     pub job: Option<String>,
     /// Milliseconds since 1970. The whole hour counts.
     pub since_ms: u64,
-    /// What a row is about.
+    /// Subject of a row.
     pub by: UsageBy,
 }
 
