@@ -146,8 +146,23 @@ fn jobs_of_a_tenant_have_objects_of_their_own() {
         world.request(50, 1, task);
         assert_eq!(world.actions_of(action).len(), 1, "{task}");
     }
-    let may_use = [1, 2, 3].map(|job| world.steps.may_use(JobId(job), ObjectId(50)));
+    let may_use = [10, 999, 30].map(|task| world.steps.may_use(TaskId(task), ObjectId(50)));
     assert_eq!(may_use, [true, false, false]);
+}
+
+/// An actor lives in one job, and each call of its methods is of the caller's job.
+#[test]
+fn methods_use_what_their_actor_has_stored() {
+    let mut world = two_tenants(1);
+    world.job_of(3, 1);
+    world.actor_worker_of(8, 1, 1).submit(with_spec(actor(10, 0), |spec| spec.detached = Some(JobId(3))));
+    world.put(50, 10, 8, &[]).discard_actions().created(10, 8).discard_actions();
+    world.submit(call(20, 10)).emits("run w8 t20").block(20, 8, true).discard_actions();
+    world.request(50, 8, 20).emits("deliver w8 o50");
+    world.submit(t(21)).discard_actions();
+    for (task, may) in [(20, true), (21, false), (1, false)] {
+        assert_eq!(world.steps.may_use(TaskId(task), ObjectId(50)), may, "{task}");
+    }
 }
 
 #[test]

@@ -128,11 +128,11 @@ pub(super) fn holds_handle(cx: &Context, worker: WorkerId, actor: ActorId) -> bo
     cx.scheduler.object(actor.handle()).is_some_and(|handle| handle.holders.iter().any(is_holder))
 }
 
-/// Returns whether a task of a worker may kill an actor: it is of the task's job, or a detached one of its tenant. The worker
-/// may hold handles of other jobs of its tenant as well.
+/// Returns whether a task of a worker may kill an actor, as it may use its handle. The worker may hold handles of other jobs
+/// of its tenant as well.
 pub(super) fn may_kill(cx: &Context, worker: WorkerId, task: TaskId, actor: ActorId) -> bool {
     let view = cx.scheduler.task(task).filter(|view| view.worker == Some(worker));
-    view.is_some_and(|view| cx.scheduler.may_use(view.job, actor.handle()))
+    view.is_some() && cx.scheduler.may_use(task, actor.handle())
 }
 
 /// Returns whether a worker runs an attempt of a call.

@@ -265,11 +265,11 @@ impl<C, V> Scheduler<C, V> {
         self.jobs.find(job).map(|at| self.cluster.tenants[self.jobs[at].tenant].id)
     }
 
-    /// Returns whether tasks of a job may use an object: it is of the job, or the handle of a detached actor of its tenant.
-    pub fn may_use(&self, job: JobId, object: ObjectId) -> bool {
-        let job = self.jobs.find(job);
-        let is_of = |object: &Object<V>| job.is_some_and(|job| object.job == job || self.is_shared(object, job));
-        self.usable(object, is_of).is_ok()
+    /// Returns whether a task may use an object: it is of the task's job, or of that of the actor whose method it is, or the
+    /// handle of a detached actor of its tenant.
+    pub fn may_use(&self, task: TaskId, object: ObjectId) -> bool {
+        let task = self.ids.find_task(task);
+        task.is_some_and(|task| self.usable(object, |object| self.is_within_reach(object, task)).is_ok())
     }
 
     /// Checks whether a tenant may start a job today.

@@ -60,8 +60,7 @@ impl<C, V> Scheduler<C, V> {
     pub(crate) fn add_reference(&mut self, id: ObjectId, worker: WorkerId, task: TaskId) {
         let Some(worker) = self.cluster.workers.find(worker) else { return };
         let Some(task) = self.ids.find_task(task).filter(|at| self.acts_for(worker, *at)) else { return };
-        let job = self.tasks[task].job;
-        if let Ok(object) = self.usable(id, |object| object.job == job || self.is_shared(object, job)) {
+        if let Ok(object) = self.usable(id, |object| self.is_within_reach(object, task)) {
             self.hold(object, worker);
         }
     }
@@ -202,8 +201,7 @@ impl<C, V> Scheduler<C, V> {
         // What a worker holds for one job is not there for its other jobs. A peer has none of its own.
         let is_peer = self.cluster.workers[worker_at].kind == WorkerKind::PeerProxy;
         let is_usable = |object: &Object<V>| {
-            let is_of = |job: JobKey| object.job == job || self.is_shared(object, job);
-            job.is_some_and(is_of) || is_peer && object.is_held_by(worker)
+            task.is_some_and(|task| self.is_within_reach(object, task)) || is_peer && object.is_held_by(worker)
         };
         match self.usable(id, is_usable) {
             // An object of another job is as good as none.
@@ -232,6 +230,14 @@ impl<C, V> Scheduler<C, V> {
         self.tasks[task].worker.is_some_and(|at| {
             at == worker || workers[worker].kind == WorkerKind::PeerProxy && workers[at].node == workers[worker].node
         })
+    }
+
+    /// Whether a task may use an object: it is of the task's job, or the handle of a detached actor of its tenant. A method uses
+    /// what its actor has stored as well, also if another job calls it.
+    pub(crate) fn is_within_reach(&self, object: &Object<V>, task: TaskKey) -> bool {
+        let task = &self.tasks[task];
+        let actor = task.actor.and_then(|at| self.actors.get(at));
+        object.job == task.job || actor.is_some_and(|actor| actor.job == object.job) || self.is_shared(object, task.job)
     }
 
     /// Returns an object, if it exists and `may` permits its use. The error is the same in both cases.
