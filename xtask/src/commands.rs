@@ -169,6 +169,11 @@ pub fn bench(workspace: &Workspace, arguments: &[OsString]) -> Result {
     // The example of `host/wire` that measures transfers between processes.
     let transfer = ["--package", "sandbar-wire", "--example", "transfer"];
     run_quiet_stdout(workspace.cargo().args(["build", "--release"]).args(transfer), NO_BUILD)?;
+    if arguments.first().is_some_and(|name| name == "walls") {
+        let worker = ["--package", "sandbar-worker-program", "--features", "without-walls"];
+        let worker = [&worker[..], &["--bin", "host-worker-without-walls"]].concat();
+        run_quiet_stdout(workspace.cargo().args(["build", "--release"]).args(worker), NO_BUILD)?;
+    }
     run_own(
         Command::new(workspace.program("sandbar-bench")).args(arguments),
         "`cargo xtask bench --help` lists the benchmarks.",

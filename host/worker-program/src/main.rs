@@ -18,7 +18,8 @@ use sandbar_worker::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-fn main() -> ExitCode {
+/// Runs the process that the first argument names.
+pub fn main() -> ExitCode {
     let ended = match std::env::args().nth(1).as_deref() {
         Some(WORKER_ARGUMENT) => {
             run_worker(NativeHandlers { collectors: create_block_collector, readers: create_row_group_reader })

@@ -23,6 +23,7 @@ mod tenants;
 mod timing;
 mod transfer;
 mod udf;
+mod walls;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -77,7 +78,9 @@ enum Name {
     Cluster,
     /// Tenants of one node: a victim beside others, fair shares, and the start of a tenant's worker.
     Tenants,
-    /// All benchmarks.
+    /// Tasks and the main job in workers with their walls, and without.
+    Walls,
+    /// All benchmarks but `walls`, which needs a program of its own.
     All,
 }
 
@@ -230,6 +233,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if selected(Name::Tenants) {
         tenants::run(report, effort)?;
+    }
+    if arguments.name == Name::Walls {
+        walls::run(report, effort)?;
     }
     if selected(Name::Training) {
         jobs::training(report, effort, peers.as_ref())?;

@@ -17,9 +17,15 @@ pub fn target() -> Result<PathBuf, Failure> {
     Ok(program.ancestors().nth(2).ok_or("this program is not in a target folder")?.to_owned())
 }
 
+/// Environment variable of a folder with the measured programs, instead of that of this program.
+pub const PROGRAMS_VARIABLE: &str = "SANDBAR_BENCH_PROGRAMS";
+
 /// Returns the path of the program `host` or `host-worker`, built beside this one.
 pub fn program(name: &str) -> Result<PathBuf, Failure> {
-    let program = std::env::current_exe()?.with_file_name(name);
+    let program = match std::env::var_os(PROGRAMS_VARIABLE) {
+        Some(folder) => Path::new(&folder).join(name),
+        None => std::env::current_exe()?.with_file_name(name),
+    };
     if program.is_file() {
         Ok(program)
     } else {
