@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cluster_args::Remote;
 use crate::error::CliError;
 use crate::output;
-use crate::remote::connect;
+use crate::remote_client::connect;
 use crate::table::Columns;
 use crate::view_args::Actors;
 

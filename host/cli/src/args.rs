@@ -78,6 +78,12 @@ pub(crate) enum Command {
         after_help = "Examples:\n  host actors list --node first:7410\n  host actors stop counter --node first:7410"
     )]
     Actors(Actors),
+    /// Registers a tenant's components in a cluster under names and versions, lists, signs and yanks them.
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  host component push fares fares@1.0.0 --node first:7410\n  host submit component:fares@1.0.0#main --node first:7410\n  host component list --node first:7410"
+    )]
+    Component(crate::component_args::ComponentCommand),
     /// Summarizes a program's tasks by name.
     #[command(subcommand, after_help = "Examples:\n  host summary tasks\n  host summary tasks --job 4f3a9c --json")]
     Summary(Summary),
@@ -178,6 +184,7 @@ impl Command {
             Command::Build { quiet, .. } => *quiet,
             Command::Doctor { json, .. } | Command::Version { json } => *json,
             Command::Audit(command) => command.is_json(),
+            Command::Component(command) => command.is_json(),
             Command::Actors(Actors::List { json, .. })
             | Command::Jobs(Jobs::List { json, .. } | Jobs::Status(JobSelector { json, .. })) => *json,
             Command::Objects(JobSelector { json, .. }) | Command::Memory(JobSelector { json, .. }) => *json,
@@ -204,13 +211,14 @@ impl Command {
   host submit examples/pi --arg tasks=1000 --join 10.0.0.1:7410 --token sbt2-...   (on a cluster)
   host submit examples/pi --node 10.0.0.1:7410 --no-wait                           (in a cluster, without waiting)
   host submit examples/taxi.toml --node 10.0.0.1:7410                              (files are sent, the output comes back)
+  host submit component:fares@1.0.0#main --node 10.0.0.1:7410                      (see `host component push --help`)
   host jobs logs -f                     (logs of the last job)
 
 Exit codes: 0 success, 1 some groups failed or the job failed, 2 wrong usage;
 129, 130 and 143 ended by a hang-up, an interrupt (Ctrl-C, or `host jobs stop`) or a request to terminate.")]
 pub(crate) struct Submit {
-    /// A job file (TOML), or a program as PATH or PATH#TASK: a component or the folder of a crate, and its first task
-    /// [default task: main]
+    /// A job file (TOML), or a program as PATH or PATH#TASK: a component, the folder of a crate or, with --node,
+    /// component:NAME@VERSION, and its first task [default task: main]
     pub job: PathBuf,
     /// Programs only: an argument of the first task, as JSON or text, or, as NAME=@PATH, a file, a folder or a glob.
     /// Can be repeated.

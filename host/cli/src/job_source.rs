@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::cluster_args::Remote;
 use crate::error::CliError;
 use crate::job_limits::{END_TIME_MAX, POLL_INTERVAL};
-use crate::remote::connect;
+use crate::remote_client::connect;
 
 /// A job of this machine, or of a cluster, through one of its nodes.
 pub(crate) enum SourcedJob {

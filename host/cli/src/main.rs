@@ -10,6 +10,8 @@ mod audit_args;
 mod cluster;
 mod cluster_args;
 mod completion;
+mod component_args;
+mod components;
 mod control_socket;
 mod doctor;
 mod dry_run;
@@ -26,6 +28,7 @@ mod plain;
 mod progress;
 mod remedy;
 mod remote;
+mod remote_client;
 mod remote_jobs;
 mod shares;
 mod signals;
@@ -134,6 +137,7 @@ async fn run(arguments: Arguments, interruption: &Interruption) -> ExitCode {
         Command::Audit(command) => audit::run(command),
         Command::Jobs(jobs) => jobs::run(jobs).await,
         Command::Actors(actors) => actors::run(actors).await,
+        Command::Component(command) => components::run(command).await,
         Command::List(list) => views::list(list).await,
         Command::Summary(summary) => views::summary(summary).await,
         Command::Timeline(timeline) => views::timeline(timeline).await,

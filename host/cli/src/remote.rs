@@ -1,4 +1,4 @@
-//! Clusters from outside: connections, `host submit --node`, and the output of a followed job.
+//! `host submit --node`, and the output of a followed job.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,48 +6,36 @@ use std::process::ExitCode;
 
 use sandbar_node::{
     ClusterClient, ClusterJob, FileArgument, FollowEvent, JobWork, LoggedLine, NamedStoredFile, NewClusterJob,
-    NodeAddress, ProgramWork, ProgressRow, RunState, UploadContents, build_crate, find_files, machine,
+    ProgramWork, ProgressRow, RunState, UploadContents, find_files,
 };
 
 use crate::args::Submit;
-use crate::cluster_args::{Remote, TimeoutArgs};
 use crate::error::CliError;
 use crate::output::OutputForm;
+use crate::remote_client::client;
 use crate::signals::Interruption;
-use crate::{output, signals};
+use crate::{components, output, signals};
 
 /// Default first task of a program.
 const MAIN: &str = "main";
-
-/// Connects to the cluster of `--node`, if the option is set.
-pub(crate) async fn connect(remote: Remote) -> Result<Option<ClusterClient>, CliError> {
-    let Some(node) = remote.node else { return Ok(None) };
-    client(&node, remote.token, remote.data, remote.timeouts).await.map(Some)
-}
-
-pub(crate) async fn client(
-    node: &NodeAddress,
-    token: Option<String>,
-    data: Option<PathBuf>,
-    timeouts: TimeoutArgs,
-) -> Result<ClusterClient, CliError> {
-    let data = match data {
-        Some(data) => data,
-        None => machine::state_folder()?.join("client"),
-    };
-    let token = token.or_else(|| std::env::var("SANDBAR_TOKEN").ok());
-    ClusterClient::connect(&data, node, token.as_deref(), timeouts.into()).await.map_err(CliError::failed)
-}
 
 /// Submits a program to a cluster.
 pub(crate) async fn submit_program(submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {
     let program = submit.job.display().to_string();
     let (path, task) = program.rsplit_once('#').unwrap_or((&program, MAIN));
-    let component = component(Path::new(path), submit.quiet).await?;
+    let registered = components::of_program(path, &submit).await?;
+    let file = match registered {
+        Some(_) => None,
+        None => Some(components::component_file(Path::new(path), submit.quiet).await?),
+    };
     let (task, arguments) = (task.to_owned(), submit.args.clone());
     let work = tokio::task::spawn_blocking(move || {
         let mut contents = UploadContents::default();
-        let (component, component_bytes) = contents.add_component(&component).map_err(CliError::failed)?;
+        let (component, component_bytes) = match (file, registered) {
+            (Some(file), _) => contents.add_component(&file).map_err(CliError::failed)?,
+            (None, Some(registered)) => (registered.pushed.component, registered.pushed.bytes),
+            (None, None) => return Err(CliError::Usage("the program is missing".to_owned())),
+        };
         let files = file_arguments(&arguments, &mut contents)?;
         Ok::<_, CliError>((ProgramWork { component, component_bytes, task, arguments, files }, contents))
     });
@@ -119,16 +107,6 @@ pub(crate) async fn submit_and_follow(
     let mut output = FollowOutput { is_quiet: submit.quiet, task: None, to_stdout: false, progress: BTreeSet::new() };
     let job = client.follow(job.id.as_str(), |event| output.print(event)).await.map_err(CliError::failed)?;
     Ok(Some((job, client)))
-}
-
-/// Returns the path of a component, which a crate is built to.
-async fn component(path: &Path, is_quiet: bool) -> Result<PathBuf, CliError> {
-    let report = |text: String| output::message(&text);
-    let cache = machine::cache_folder()?;
-    if !path.is_dir() {
-        return Ok(path.to_owned());
-    }
-    build_crate(path, &cache, (!is_quiet).then_some(&report)).await.map_err(CliError::failed)
 }
 
 /// Prints the outcome of a program.

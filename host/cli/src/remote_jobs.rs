@@ -11,9 +11,11 @@ use serde_json::Value;
 
 use crate::args::Submit;
 use crate::cluster_args::Remote;
+use crate::components;
 use crate::error::CliError;
 use crate::output::{self, OutputForm};
-use crate::remote::{client, submit_and_follow};
+use crate::remote::submit_and_follow;
+use crate::remote_client::client;
 use crate::signals::{self, Interruption};
 use crate::table::size;
 
@@ -23,7 +25,7 @@ const SHOWN: usize = 10;
 /// Submits a job file to a cluster, and writes its output to the job's path.
 pub(crate) async fn submit(submit: Submit, job: Job, interruption: &Interruption) -> Result<ExitCode, CliError> {
     let output = job.output.path.clone();
-    let (work, contents) = work(job, submit.quiet).await?;
+    let (work, contents) = work(job, &submit).await?;
     let job_file = submit.job.display().to_string();
     let new = NewClusterJob::new(&job_file, JobWork::JobFile { job_file: Box::new(work) }, submit.key.clone());
     let Some((job, mut client)) = submit_and_follow(&submit, new, &contents, interruption).await? else {
@@ -37,11 +39,12 @@ pub(crate) async fn submit(submit: Submit, job: Job, interruption: &Interruption
 }
 
 /// Finds what a job names on this machine.
-async fn work(job: Job, is_quiet: bool) -> Result<(JobFileWork, UploadContents), CliError> {
+async fn work(job: Job, submit: &Submit) -> Result<(JobFileWork, UploadContents), CliError> {
     let report = |text: String| output::message(&text);
-    let reporter = (!is_quiet).then_some(&report as BuildReporter<'_>);
+    let reporter = (!submit.quiet).then_some(&report as BuildReporter<'_>);
     let cache = machine::cache_folder()?;
-    let named = NamedJobFiles::find(&job, &machine::shipped(), &cache, reporter).await;
+    let registered = components::of_job(&job, submit, &cache).await?;
+    let named = NamedJobFiles::find(&job, &registered, &machine::shipped(), &cache, reporter).await;
     let named = named.map_err(|error| CliError::from(NodeError::from(error)))?;
     let work = tokio::task::spawn_blocking(move || {
         let mut contents = UploadContents::default();

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::control_socket::{PrintedToken, SocketRequest, send_request};
 use crate::error::CliError;
 use crate::output;
-use crate::remote;
+use crate::remote_client;
 use crate::table::Columns;
 use crate::tenant_args::{TenantAccessArgs, TenantCommand};
 
@@ -84,7 +84,7 @@ pub(crate) async fn run(command: TenantCommand) -> Result<ExitCode, CliError> {
 async fn client(name: &Name, access: &TenantAccessArgs) -> Result<Option<ClusterClient>, CliError> {
     let TenantAccessArgs { node, timeouts, token, data } = access.clone();
     let Some(node) = node else { return Ok(None) };
-    let client = remote::client(&node, token, data, timeouts).await?;
+    let client = remote_client::client(&node, token, data, timeouts).await?;
     match client.tenant_name() {
         own if own == name => Ok(Some(client)),
         own => Err(CliError::Failed(format!("the certificate is of tenant {own}, not of {name}"))),

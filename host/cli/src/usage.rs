@@ -8,7 +8,7 @@ use sandbar_node::{TableColumn, UsageQuery, UsageReport, UsageRow, now_ms, utc_t
 use crate::control_socket::{SocketRequest, send_request};
 use crate::error::CliError;
 use crate::output;
-use crate::remote::client;
+use crate::remote_client::client;
 use crate::table::{Columns, cell, size, time};
 use crate::usage_args::UsageArgs;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt as _};
-use sandbar_core::{ComponentId, Fault, Limits, NodeId, TenantId};
+use sandbar_core::{Blame, ComponentId, Fault, Function, Limits, NodeId, TenantId};
 use sandbar_machine::write_atomically;
 use sandbar_runtime::{LoadResult, TenantComponent, load_program};
 use sandbar_wire::{Channel, Connection, Frames, Name};
@@ -21,7 +21,7 @@ use crate::error::host_fault;
 use crate::jobs::tenant_id;
 use crate::node_requests::NodeRequest;
 use crate::state::ClusterState;
-use crate::{chunks, node_requests};
+use crate::{chunks, component_registry, node_requests};
 
 /// Channel of components. The requesting node sends an id as text, after a tenant's name and a slash if the component is
 /// a tenant's; the other node responds with the chunks.
@@ -33,6 +33,8 @@ const TRANSFER_TIME_MAX: Duration = Duration::from_secs(120);
 /// Maximum time until this node has read the tenant of another node's tasks, and the time between attempts.
 const TENANT_TIME_MAX: Duration = Duration::from_secs(60);
 const TENANT_INTERVAL: Duration = Duration::from_millis(100);
+/// Why a component can't be had.
+pub(crate) const NOWHERE: &str = "no node has the component any more: send it again";
 
 /// Loads a component of a tenant, which this node or any connected node has.
 pub(crate) async fn load_of_tenant(cluster: &ClusterState, tenant: &Name, component: ComponentId) -> LoadResult {
@@ -71,6 +73,26 @@ async fn load_with(
     Ok(cluster.components.programs().insert(id, component, limits, program))
 }
 
+/// Compiles a component that a tenant has sent to this node, and returns its functions. One that can't be used is removed.
+pub(crate) async fn functions_of_tenant(
+    cluster: &ClusterState,
+    tenant: &Name,
+    component: ComponentId,
+) -> Result<Vec<Function>, Fault> {
+    let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no programs"))?;
+    let file = cluster.tenant_components.get(tenant, component);
+    let file = file.ok_or_else(|| host_fault("the component was evicted; push it again"))?;
+    let functions = runtime.services.functions.for_tenant(tenant_id(tenant));
+    // The tenant must not learn where the node stores the component.
+    let name = format!("component {}", component.short());
+    let loaded = functions.load(file, Path::new(&name)).await;
+    loaded.map(|loaded| loaded.functions).inspect_err(|fault| {
+        if fault.code.blame() != Blame::Host {
+            cluster.tenant_components.remove(tenant, component);
+        }
+    })
+}
+
 /// Stores a component of a tenant that a connected node has, unless this node has it.
 pub(crate) async fn ensure_of_tenant(
     cluster: &ClusterState,
@@ -81,7 +103,7 @@ pub(crate) async fn ensure_of_tenant(
         return Ok(());
     }
     let nodes: Vec<NodeId> = cluster.network.connections().keys().copied().collect();
-    let mut failed = host_fault("no node has the component");
+    let mut failed = host_fault(NOWHERE);
     for node in nodes {
         match copy_from(cluster, node, tenant, component).await {
             Ok(()) => return Ok(()),
@@ -103,7 +125,7 @@ pub(crate) async fn copy_from(
     }
     let settings = cluster.tenants.settings(tenant).unwrap_or_default();
     let bytes = fetch_in_time(cluster, node, &format!("{tenant}/{component}"), component).await?;
-    let in_use = cluster.jobs.index().components_in_use(tenant);
+    let in_use = component_registry::components_in_use(cluster, tenant).await?;
     cluster.tenant_components.insert(tenant, component, &bytes, &settings, &in_use).map_err(host_fault)
 }
 
@@ -241,7 +263,7 @@ fn find(cluster: &ClusterState, request: &str) -> Option<Arc<File>> {
 }
 
 /// Reads a whole file, whatever its shared position.
-fn read_all(file: &File) -> std::io::Result<Vec<u8>> {
+pub(crate) fn read_all(file: &File) -> std::io::Result<Vec<u8>> {
     let bytes = file.metadata()?.len().min(COMPONENT_BYTES_MAX);
     let mut all = vec![0; usize::try_from(bytes).map_err(std::io::Error::other)?];
     file.read_exact_at(&mut all, 0)?;

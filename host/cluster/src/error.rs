@@ -10,6 +10,7 @@ use sandbar_core::{Code, Fault, LimitError};
 use sandbar_meta::MetaError;
 use sandbar_wire::{BindError, ChannelError, ConnectError, IdentityError, JoinError, NameError, TokenError};
 
+use crate::component_registry::ComponentError;
 use crate::tenants::TenantError;
 
 /// An error of a node or a client of a cluster.
@@ -174,6 +175,9 @@ pub enum ClusterError {
     /// A tenant or one of its tokens can't be created, changed or removed.
     #[error(transparent)]
     Tenant(#[from] TenantError),
+    /// A component can't be registered, changed or used.
+    #[error(transparent)]
+    Component(#[from] ComponentError),
     /// All node numbers are assigned.
     #[error("the cluster has assigned all of its 65535 numbers")]
     NumbersExhausted,

@@ -20,6 +20,7 @@ mod chunks;
 mod cluster;
 mod cluster_services;
 mod component_id;
+mod component_registry;
 mod components;
 mod connections;
 mod dialer;
@@ -56,6 +57,10 @@ pub use attempts::ATTEMPTS_LOG_TARGET;
 pub use audit::{AuditActor, AuditError, AuditRecord, AuditSummary, audit_folder, read_audit, verify_audit};
 pub use authority::{NewToken, create_cluster, create_node_token};
 pub use cluster::Cluster;
+pub use component_registry::{
+    ComponentError, ComponentFunction, ComponentKey, ComponentReference, ComponentSignature, ComponentVersion,
+    NewComponent, RegisteredComponent, signed_message,
+};
 pub use error::ClusterError;
 pub use files::{FileId, NamedStoredFile, StoredFile};
 #[doc(hidden)]

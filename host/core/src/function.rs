@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Prefix of the paths of components in the registry of a cluster: `component:NAME@VERSION`.
+pub const REGISTERED_PREFIX: &str = "component:";
+
 /// Kind of a function, by its argument and result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

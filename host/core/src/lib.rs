@@ -26,7 +26,7 @@ pub use call::{
 pub use copy::{copy_from_shared, copy_to_shared};
 pub use fault::{Blame, Code, Fault, TaskError};
 pub use files::{FILE_NAMES_PER_OBJECT, FileListRef, FileRef};
-pub use function::{Function, FunctionKind, Parameter, TaskKind};
+pub use function::{Function, FunctionKind, Parameter, REGISTERED_PREFIX, TaskKind};
 pub use ids::{
     ActorId, Attempt, ComponentId, GroupId, IdAllocator, JobId, NodeId, ObjectId, TaskId, TenantId, WorkerId,
 };

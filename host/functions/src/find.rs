@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sandbar_core::hint;
+use sandbar_core::{REGISTERED_PREFIX, hint};
 use sandbar_machine::{names_beside, relative_to};
 
 use crate::error::FunctionError;
@@ -16,6 +16,12 @@ use crate::error::FunctionError;
 pub fn find_component(shipped: &[PathBuf], key: &str, path: &Path) -> Result<PathBuf, FunctionError> {
     if path.exists() {
         return Ok(path.to_owned());
+    }
+    if let Some(text) = path.to_str().filter(|text| text.starts_with(REGISTERED_PREFIX)) {
+        let key = if key.is_empty() { String::new() } else { format!("{key}: ") };
+        return Err(FunctionError::NotFound(format!(
+            "{key}`{text}` is a component of a cluster: submit the job to it with --node"
+        )));
     }
     let is_name = path.file_name() == Some(path.as_os_str());
     if let Some(name) = path.to_str().filter(|_| is_name) {

@@ -20,6 +20,6 @@ pub use build::{BuildError, BuildReporter, INSTALL_TARGET, Toolchain, build_crat
 pub use error::FunctionError;
 pub use find::find_component;
 pub use inspect::{Inspected, InspectedFunction, InspectedParameter};
-pub use loader::{FunctionLoader, LoadedComponent, LoaderOptions};
+pub use loader::{FunctionLoader, LoadedComponent, LoaderOptions, cached_component};
 pub use model_functions::ModelFunctions;
 pub use origin::{FunctionOrigin, keep_component};

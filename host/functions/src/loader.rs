@@ -169,6 +169,6 @@ impl FunctionLoader {
 }
 
 /// Returns a cache's path of a component.
-pub(crate) fn cached_component(cache: &Path, id: ComponentId) -> PathBuf {
+pub fn cached_component(cache: &Path, id: ComponentId) -> PathBuf {
     cache.join("components").join(format!("{id}.wasm"))
 }

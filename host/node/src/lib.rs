@@ -13,10 +13,12 @@ pub use error::NodeError;
 pub use sandbar_cluster::fuzz_tenant_request;
 pub use sandbar_cluster::{
     AddressError, AuditActor, AuditError, AuditRecord, AuditSummary, ClientTimeouts, Cluster, ClusterClient,
-    ClusterError, ClusterJob, ClusterOptions, FileArgument, FileId, FollowEvent, JobComponent, JobFileWork, JobWork,
-    ListenOn, Member, MemberState, NamedStoredFile, NewClusterJob, NewToken, NodeAddress, ProgramWork, StoredFile,
-    SubmissionKey, Tenant, TenantError, TenantSettings, TenantToken, TokenUse, UploadContents, UsageBy, UsageQuery,
-    UsageReport, UsageRow, audit_folder, create_cluster, create_node_token, read_audit, verify_audit,
+    ClusterError, ClusterJob, ClusterOptions, ComponentError, ComponentKey, ComponentReference, ComponentSignature,
+    ComponentVersion, FileArgument, FileId, FollowEvent, JobComponent, JobFileWork, JobWork, ListenOn, Member,
+    MemberState, NamedStoredFile, NewClusterJob, NewComponent, NewToken, NodeAddress, ProgramWork, RegisteredComponent,
+    StoredFile, SubmissionKey, Tenant, TenantError, TenantSettings, TenantToken, TokenUse, UploadContents, UsageBy,
+    UsageQuery, UsageReport, UsageRow, audit_folder, create_cluster, create_node_token, read_audit, signed_message,
+    verify_audit,
 };
 /// Targets of log lines: each is the target of a module or a prefix of its submodules' targets.
 pub mod log_targets {
@@ -24,12 +26,12 @@ pub mod log_targets {
     pub use sandbar_jobs::LOG_TARGET as JOBS;
     pub use sandbar_runtime::LOG_TARGET as RUNTIME;
 }
-pub use sandbar_core::{Code, Fault, FunctionKind, Limits, TenantId, UsageAmounts};
+pub use sandbar_core::{Code, ComponentId, Fault, FunctionKind, Limits, REGISTERED_PREFIX, TenantId, UsageAmounts};
 pub use sandbar_dataset::{DatasetError, NamedFile, OutputFormat, TableColumn, find_files, write_table};
 pub use sandbar_dense::{Costs as GpuCosts, DeviceInfo as GpuInfo, DeviceProfile as GpuProfile};
 pub use sandbar_functions::{
     BuildError, BuildReporter, FunctionError, Inspected, InspectedFunction, InspectedParameter, build_crate,
-    keep_component,
+    cached_component, keep_component,
 };
 pub use sandbar_jobs::{
     ActorRow, BundleRow, DurationStats, ErrorRow, GroupRow, HolderRow, InspectError, JobCounts, JobFailure,
@@ -55,7 +57,9 @@ pub use sandbar_train::{
 };
 #[doc(hidden)]
 pub use sandbar_wire::fuzz_join_token;
-pub use sandbar_wire::{Name, NameError, PROTOCOL_VERSION, TenantRole, Timestamp, TokenId};
+pub use sandbar_wire::{
+    IdentityError, Name, NameError, PROTOCOL_VERSION, PublicKey, SigningKey, TenantRole, Timestamp, TokenId,
+};
 pub use sandbar_worker::GpuMachine;
 
 use std::path::{Path, PathBuf};

@@ -30,12 +30,14 @@ pub struct FoundComponent {
 }
 
 impl NamedJobFiles {
-    /// Finds what a job names on this machine, and builds stale crates. `shipped` are folders of shipped functions.
+    /// Finds what a job names on this machine, and builds stale crates. `shipped` are folders of shipped functions, and
+    /// `registered` the components that the job names by `component:`.
     ///
     /// # Errors
     /// Fails if something does not exist, is not on this machine, or a build fails.
     pub async fn find(
         job: &Job,
+        registered: &[FoundComponent],
         shipped: &[PathBuf],
         cache: &Path,
         reporter: Option<BuildReporter<'_>>,
@@ -44,6 +46,10 @@ impl NamedJobFiles {
         for (key, udf) in job.functions() {
             let Some((name, _)) = udf.rsplit_once('#') else { continue };
             if components.iter().any(|component| component.name == name) {
+                continue;
+            }
+            if let Some(component) = registered.iter().find(|component| component.name == name) {
+                components.push(component.clone());
                 continue;
             }
             let found = find_component(shipped, &job.key_label(&key), Path::new(name))?;

@@ -42,12 +42,12 @@ pub use endpoint::{
 pub use identity::fuzz_join_token;
 pub use identity::{
     Authority, CERTIFICATE_LIFETIME_S, CERTIFICATE_LIFETIME_S_MAX, Identity, IdentityError, JoinGrant, JoinToken, Key,
-    NodeFolder, PeerError, TOKEN_LIFETIME_S, TOKEN_LIFETIME_S_MAX, TokenError, TrustAnchor,
+    NodeFolder, PeerError, SigningKey, TOKEN_LIFETIME_S, TOKEN_LIFETIME_S_MAX, TokenError, TrustAnchor,
 };
 pub use limits::WireLimits;
 pub use name::{
-    ClusterId, Fingerprint, KeyId, NAME_BYTES_MAX, Name, NameError, PeerIdentity, Principal, Role, Serial, Subject,
-    TenantAccess, TenantRole, TokenId,
+    ClusterId, Fingerprint, KeyId, NAME_BYTES_MAX, Name, NameError, PeerIdentity, Principal, PublicKey, Role, Serial,
+    Signature, Subject, TenantAccess, TenantRole, TokenId,
 };
 pub use protocol::{Channel, CloseCode, JOIN_ALPN, JoinRefusal, PROTOCOL_VERSION};
 pub use transfer::*;

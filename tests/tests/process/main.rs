@@ -25,6 +25,7 @@ mod placement;
 mod pool;
 mod programs;
 mod real;
+mod registry;
 mod rows;
 mod shell;
 mod shipped;

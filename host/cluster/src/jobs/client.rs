@@ -7,10 +7,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use sandbar_core::ComponentId;
 use sandbar_jobs::{ActorRow, JobFolderLimits, JobQuery, JobResponse, LoggedLine, ProgressRow};
 use sandbar_wire::{
     Clock, Connection, Endpoint, EndpointEnvironment, ExpectedPeer, Frames, Identity, JoinGrant, JoinToken, Name,
-    NodeFolder, Role, SystemClock, TenantRole, TokenId, WireLimits,
+    NodeFolder, PublicKey, Role, SystemClock, TenantRole, TokenId, WireLimits,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -19,13 +20,14 @@ use super::tenant_messages::{NewClusterJob, Refusal, TENANT_API, TenantRequest, 
 use super::uploaded::UploadContents;
 use crate::addresses::{NodeAddress, unspecified};
 use crate::attempts::{announce_if_slow, connect_first, retry};
+use crate::component_registry::{ComponentKey, ComponentVersion, NewComponent, RegisteredComponent};
 use crate::error::ClusterError;
 use crate::files::{self, FileId, StoredFile};
 use crate::identity::{IDENTITY, check_same_cluster};
 use crate::tenants::{Tenant, TenantToken};
 use crate::uploads::{IncompletePath, UploadError};
 use crate::usage::{UsageBy, UsageReport};
-use crate::{chunks, encoding};
+use crate::{chunks, components, encoding};
 
 /// Maximum time for which another command locks the data folder.
 const FOLDER_TIME_MAX: Duration = Duration::from_secs(5);
@@ -158,7 +160,10 @@ impl ClusterClient {
     ) -> Result<ClusterJob, ClusterError> {
         let mut frames = self.send(&TenantRequest::Submit(new.clone())).await?;
         let path = |file: FileId| {
-            contents.path(file).ok_or_else(|| ClusterError::Malformed(format!("a request of the unknown file {file}")))
+            let registered = || ClusterError::Refused(format!("{}: {}", file.short(), components::NOWHERE));
+            let unknown = || ClusterError::Malformed(format!("a request of the unknown file {file}"));
+            let is_registered = new.work.components().contains(&file.component());
+            contents.path(file).ok_or_else(|| if is_registered { registered() } else { unknown() })
         };
         loop {
             match receive(&mut frames).await? {
@@ -238,10 +243,7 @@ impl ClusterClient {
     /// # Errors
     /// Fails if the client is no admin, the tenant has no such token, or no node responds.
     pub async fn revoke_token(&mut self, token: TokenId) -> Result<(), ClusterError> {
-        match self.request_redirected(&TenantRequest::RevokeToken { token }).await? {
-            TenantResponse::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
+        self.request_change(&TenantRequest::RevokeToken { token }).await
     }
 
     /// Sends a request, to another node if the first one redirects it. Returns the response.
@@ -337,10 +339,7 @@ impl ClusterClient {
     /// # Errors
     /// Fails if the tenant has no such actor, the client is a viewer, or no node responds.
     pub async fn stop_actor(&mut self, actor: &str) -> Result<(), ClusterError> {
-        match self.request_redirected(&TenantRequest::StopActor { actor: actor.to_owned() }).await? {
-            TenantResponse::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
+        self.request_change(&TenantRequest::StopActor { actor: actor.to_owned() }).await
     }
 
     /// Downloads the output of a job file, and then replaces the file at `path`. Creates the folders of `path`.
@@ -348,21 +347,31 @@ impl ClusterClient {
     /// # Errors
     /// Fails if the job has no output, no node has it any more, or the file can't be written.
     pub async fn download_output(&mut self, job: &str, path: &Path) -> Result<StoredFile, ClusterError> {
+        self.download(&TenantRequest::Output { job: job.to_owned() }, path).await
+    }
+
+    /// Downloads the file that a request names.
+    async fn download(&mut self, request: &TenantRequest, path: &Path) -> Result<StoredFile, ClusterError> {
         let refused = |error: UploadError| ClusterError::Refused(error.to_string());
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let draft = IncompletePath::new(folder).map_err(refused)?;
         let file = File::create_new(draft.path()).map_err(|e| ClusterError::Folder(draft.path().to_owned(), e))?;
-        let download = self.retry_until_answered(async |client| client.download_once(job, &file, path).await.map(Some));
-        let output = download.await?;
+        let once = async |client: &mut ClusterClient| client.download_once(request, &file, path).await.map(Some);
+        let stored = self.retry_until_answered(once).await?;
         draft.complete(path).map_err(refused)?;
-        Ok(output)
+        Ok(stored)
     }
 
-    async fn download_once(&mut self, job: &str, file: &File, path: &Path) -> Result<StoredFile, ClusterError> {
+    async fn download_once(
+        &mut self,
+        request: &TenantRequest,
+        file: &File,
+        path: &Path,
+    ) -> Result<StoredFile, ClusterError> {
         let fail = |e| ClusterError::Folder(path.to_owned(), e);
-        let mut frames = self.send(&TenantRequest::Output { job: job.to_owned() }).await?;
-        let output = match receive(&mut frames).await? {
-            TenantResponse::Output(output) => output,
+        let mut frames = self.send(request).await?;
+        let stored = match receive(&mut frames).await? {
+            TenantResponse::Output(stored) => stored,
             other => return Err(unexpected(&other)),
         };
         // An earlier attempt may have written a part.
@@ -375,11 +384,109 @@ impl ClusterClient {
             bytes += chunk.len() as u64;
             written.write_all(chunk)
         };
-        chunks::receive_into(&mut frames, output.bytes, SILENCE_MAX, write).await?;
-        if bytes != output.bytes || FileId::from_hash(hash) != output.file {
+        chunks::receive_into(&mut frames, stored.bytes, SILENCE_MAX, write).await?;
+        if bytes != stored.bytes || FileId::from_hash(hash) != stored.file {
             return Err(ClusterError::MessageIncomplete);
         }
-        Ok(output)
+        Ok(stored)
+    }
+
+    /// Registers the component in a file. Returns it as it is registered.
+    ///
+    /// # Errors
+    /// Fails if the file can't be read or has another component, a node refuses it, or none responds in time.
+    pub async fn push_component(
+        &mut self,
+        new: NewComponent,
+        file: &Path,
+    ) -> Result<RegisteredComponent, ClusterError> {
+        self.retry_until_answered(async |client| client.push_once(&new, file).await.map(Some)).await
+    }
+
+    async fn push_once(&mut self, new: &NewComponent, file: &Path) -> Result<RegisteredComponent, ClusterError> {
+        let mut frames = self.send(&TenantRequest::PushComponent(new.clone())).await?;
+        loop {
+            match receive(&mut frames).await? {
+                TenantResponse::SendContent(content) if content == new.file() => files::send(&frames, file).await?,
+                TenantResponse::Component(component) => return Ok(*component),
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// Returns the registered components, by name and version.
+    ///
+    /// # Errors
+    /// Fails if no node responds.
+    pub async fn components(&mut self) -> Result<Vec<RegisteredComponent>, ClusterError> {
+        let once = async |client: &mut ClusterClient| {
+            let mut frames = client.send(&TenantRequest::Components).await?;
+            match receive(&mut frames).await? {
+                TenantResponse::Components => {}
+                other => return Err(unexpected(&other)),
+            }
+            let bytes_max = JobFolderLimits::DEFAULT.response_bytes_max;
+            let bytes = chunks::receive(&mut frames, bytes_max, SILENCE_MAX).await?;
+            serde_json::from_slice(&bytes).map(Some).map_err(|e| ClusterError::Malformed(e.to_string()))
+        };
+        self.retry_until_answered(once).await
+    }
+
+    /// Downloads a registered component, and then replaces the file at `path`. Creates the folders of `path`.
+    ///
+    /// # Errors
+    /// Fails if it is not registered, no node has it any more, or the file can't be written.
+    pub async fn pull_component(&mut self, component: ComponentId, path: &Path) -> Result<StoredFile, ClusterError> {
+        self.download(&TenantRequest::PullComponent { component }, path).await
+    }
+
+    /// Yanks a component, so that new jobs don't use it, or takes that back.
+    ///
+    /// # Errors
+    /// Fails if there is no such component, there is no room to take it back, or no node responds.
+    pub async fn yank_component(
+        &mut self,
+        version: &ComponentVersion,
+        yanked: bool,
+    ) -> Result<RegisteredComponent, ClusterError> {
+        match self.request_redirected(&TenantRequest::YankComponent { version: version.clone(), yanked }).await? {
+            TenantResponse::Component(component) => Ok(*component),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Returns the keys that sign components.
+    ///
+    /// # Errors
+    /// Fails if no node responds.
+    pub async fn component_keys(&mut self) -> Result<Vec<ComponentKey>, ClusterError> {
+        match self.request_redirected(&TenantRequest::ComponentKeys).await? {
+            TenantResponse::ComponentKeys(keys) => Ok(keys),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Adds a key that signs components. From then on, jobs use only signed ones.
+    ///
+    /// # Errors
+    /// Fails if the client is no admin, there are too many keys, or no node responds.
+    pub async fn add_component_key(&mut self, key: PublicKey) -> Result<(), ClusterError> {
+        self.request_change(&TenantRequest::AddComponentKey { key }).await
+    }
+
+    /// Removes a key that signs components.
+    ///
+    /// # Errors
+    /// Fails if the client is no admin, there is no such key, or no node responds.
+    pub async fn remove_component_key(&mut self, key: PublicKey) -> Result<(), ClusterError> {
+        self.request_change(&TenantRequest::RemoveComponentKey { key }).await
+    }
+
+    async fn request_change(&mut self, request: &TenantRequest) -> Result<(), ClusterError> {
+        match self.request_redirected(request).await? {
+            TenantResponse::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Stops a job. Returns it as it was before.

@@ -6,7 +6,7 @@ use sandbar_core::{ComponentId, TenantId};
 use sandbar_jobs::{JobCounts, JobFailure, JobName, JobQuery, LoggedLine, ProgressRow, RunState};
 use sandbar_meta::Key;
 use sandbar_train::Job;
-use sandbar_wire::{Name, TenantRole, Timestamp, TokenId};
+use sandbar_wire::{Name, PublicKey, TenantRole, Timestamp, TokenId};
 
 use super::job::{
     ClusterJob, FileArgument, JobComponent, JobFileWork, JobKey, JobRef, JobWork, ProgramWork, job_key, owner_key,
@@ -14,6 +14,7 @@ use super::job::{
 };
 use super::submission::SubmissionRecord;
 use super::tenant_messages::{NewClusterJob, Refusal, TENANT_API, TenantRequest, TenantResponse};
+use crate::component_registry::{ComponentKey, NewComponent, RegisteredComponent};
 use crate::files::{NamedStoredFile, StoredFile};
 use crate::golden::check_json;
 use crate::member::{Member, MemberState};
@@ -78,6 +79,12 @@ fn program(files: Vec<FileArgument>) -> JobWork {
     JobWork::Program(ProgramWork { component, component_bytes: 8, task, arguments, files })
 }
 
+fn registered() -> RegisteredComponent {
+    let version = "fares@1.2.0".parse().unwrap();
+    let pushed = NewComponent { version, component: component(), bytes: 8, signature: None };
+    RegisteredComponent { pushed, pushed_ms: 5, functions: Vec::new(), yanked: false }
+}
+
 fn file(byte: u8) -> StoredFile {
     StoredFile { file: ComponentId::from_digest([byte; 32]).into(), bytes: 9 }
 }
@@ -125,6 +132,13 @@ fn requests() -> Vec<TenantRequest> {
         TenantRequest::Actors,
         TenantRequest::StopActor { actor: "a".to_owned() },
         TenantRequest::Usage { since_ms: 5, job: Some(job()), by: UsageBy::Tenant },
+        TenantRequest::PushComponent(registered().pushed),
+        TenantRequest::Components,
+        TenantRequest::PullComponent { component: component() },
+        TenantRequest::YankComponent { version: registered().pushed.version, yanked: true },
+        TenantRequest::ComponentKeys,
+        TenantRequest::AddComponentKey { key: PublicKey([1; 32]) },
+        TenantRequest::RemoveComponentKey { key: PublicKey([1; 32]) },
     ]
 }
 
@@ -159,6 +173,9 @@ fn responses() -> Vec<TenantResponse> {
         })),
         TenantResponse::Token(Box::new(token()), "sbt2-a".to_owned()),
         TenantResponse::Usage,
+        TenantResponse::Component(Box::new(registered())),
+        TenantResponse::Components,
+        TenantResponse::ComponentKeys(vec![ComponentKey { key: PublicKey([1; 32]), added_ms: 5 }]),
         TenantResponse::Done,
         TenantResponse::RetryLater("why".to_owned()),
         TenantResponse::Refused(Refusal { code: "no-job".to_owned(), message: "why".to_owned() }),
@@ -228,7 +245,7 @@ const JOB: &str = r#"{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"
 
 const FILE_JOB: &str = r#"{"id":"20260131-235959-123-4f3a9c","tenant":"alice","key":"k-1","program":"sum.wasm","job_file":{"job":{"name":"taxi","input":{"paths":["data/*.csv"],"filter":null},"transform":[],"train":{"group_by":[],"per_file":false,"features":["x"],"target":"y","test":0.25,"seed":0,"min_rows":4,"metric":"mae","models":[{"udf":"models#linear","name":null,"params":{}}]},"output":{"path":"out.parquet"},"device":null,"limits":{"memory_bytes_max":1073741824,"time_ms_max":60000,"tensor_bytes_max":1073741824,"output_bytes_max":268435456,"log_bytes_max":65536,"instances_max":16,"tables_max":8,"table_elements_max":20000,"model_bytes_max":134217728,"retries_max":3}},"inputs":[{"name":"data/a.csv","file":"0808080808080808080808080808080808080808080808080808080808080808","bytes":9}],"components":[{"name":"models","found":"/usr/share/sandbar/models.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","bytes":8}]},"submitted_ms":1,"ended_ms":2,"state":"failed","taken":3,"losses":2,"handed_over":false,"node":"first","result":{"sum":4},"output":{"file":"0909090909090909090909090909090909090909090909090909090909090909","bytes":9},"error":null,"counts":{"tasks":5,"succeeded":4,"failed":0,"stopped":0,"failed_attempts":0,"lost_attempts":0,"lost_workers":0,"lost_nodes":0,"takeovers":2,"resumed":0}}"#;
 
-const REQUESTS: [&str; 16] = [
+const REQUESTS: [&str; 23] = [
     r#"{"submit":{"key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","component_bytes":8,"task":"main","arguments":[["n","3"]]}}"#,
     r#"{"submit":{"key":"k-1","program":"sum.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","component_bytes":8,"task":"main","arguments":[["n","3"]],"files":[{"argument":"n","files":[{"name":"a.csv","file":"0808080808080808080808080808080808080808080808080808080808080808","bytes":9}]}]}}"#,
     r#"{"submit":{"key":"k-1","program":"taxi.toml","job_file":{"job":{"name":"taxi","input":{"paths":["data/*.csv"],"filter":null},"transform":[],"train":{"group_by":[],"per_file":false,"features":["x"],"target":"y","test":0.25,"seed":0,"min_rows":4,"metric":"mae","models":[{"udf":"models#linear","name":null,"params":{}}]},"output":{"path":"out.parquet"},"device":null,"limits":{"memory_bytes_max":1073741824,"time_ms_max":60000,"tensor_bytes_max":1073741824,"output_bytes_max":268435456,"log_bytes_max":65536,"instances_max":16,"tables_max":8,"table_elements_max":20000,"model_bytes_max":134217728,"retries_max":3}},"inputs":[{"name":"data/a.csv","file":"0808080808080808080808080808080808080808080808080808080808080808","bytes":9}],"components":[{"name":"models","found":"/usr/share/sandbar/models.wasm","component":"0707070707070707070707070707070707070707070707070707070707070707","bytes":8}]}}}"#,
@@ -245,9 +262,16 @@ const REQUESTS: [&str; 16] = [
     r#""actors""#,
     r#"{"stop-actor":{"actor":"a"}}"#,
     r#"{"usage":{"since_ms":5,"job":"4f3a9c","by":"tenant"}}"#,
+    r#"{"push-component":{"name":"fares","version":"1.2.0","component":"0707070707070707070707070707070707070707070707070707070707070707","bytes":8,"signature":null}}"#,
+    r#""components""#,
+    r#"{"pull-component":{"component":"0707070707070707070707070707070707070707070707070707070707070707"}}"#,
+    r#"{"yank-component":{"name":"fares","version":"1.2.0","yanked":true}}"#,
+    r#""component-keys""#,
+    r#"{"add-component-key":{"key":"0101010101010101010101010101010101010101010101010101010101010101"}}"#,
+    r#"{"remove-component-key":{"key":"0101010101010101010101010101010101010101010101010101010101010101"}}"#,
 ];
 
-const RESPONSES: [&str; 17] = [
+const RESPONSES: [&str; 20] = [
     r#""send""#,
     r#"{"send-content":"0808080808080808080808080808080808080808080808080808080808080808"}"#,
     r#"{"output":{"file":"0808080808080808080808080808080808080808080808080808080808080808","bytes":9}}"#,
@@ -262,6 +286,9 @@ const RESPONSES: [&str; 17] = [
     r#"{"tenant":{"name":"alice","created_s":1,"settings":{"weight":100,"reserved_cpus":0.0,"tasks_max":1000000,"actors_max":1000,"memory_bytes_max":536870912,"object_bytes_max":17179869184,"jobs_max":64,"finished_jobs_max":1000,"finished_job_bytes_max":16777216,"component_bytes_max":67108864,"components_max":64,"components_bytes_max":268435456,"file_bytes_max":4294967296,"files_bytes_max":17179869184,"cpu_seconds_per_day_max":null,"gpu_seconds_per_day_max":null,"network_bytes_per_day_max":null,"log_bytes_per_day_max":null,"job_seconds_max":null},"tokens":[]}}"#,
     r#"{"token":[{"id":"07070707070707070707070707070707","role":"viewer","use_once":true,"created_by":null,"issued_s":1,"expires_s":2,"last_use":null},"sbt2-a"]}"#,
     r#""usage""#,
+    r#"{"component":{"name":"fares","version":"1.2.0","component":"0707070707070707070707070707070707070707070707070707070707070707","bytes":8,"signature":null,"pushed_ms":5,"functions":[],"yanked":false}}"#,
+    r#""components""#,
+    r#"{"component-keys":[{"key":"0101010101010101010101010101010101010101010101010101010101010101","added_ms":5}]}"#,
     r#""done""#,
     r#"{"later":"why"}"#,
     r#"{"refused":{"code":"no-job","message":"why"}}"#,

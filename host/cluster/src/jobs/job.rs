@@ -263,6 +263,16 @@ pub(crate) fn job_keys(tenant: &Name) -> Result<KeyRange, ClusterError> {
     prefix(format!("{TENANTS}{tenant}{JOBS}"))
 }
 
+/// Returns a key of a tenant that is not of a job.
+pub(crate) fn key_of_tenant(tenant: &Name, rest: impl fmt::Display) -> Result<Key, ClusterError> {
+    key(format!("{TENANTS}{tenant}/{rest}"))
+}
+
+/// Returns the range of a tenant's keys with a prefix.
+pub(crate) fn keys_of_tenant(tenant: &Name, start: &str) -> Result<KeyRange, ClusterError> {
+    prefix(format!("{TENANTS}{tenant}/{start}"))
+}
+
 /// Returns the range of all keys of a tenant.
 pub(crate) fn tenant_keys(tenant: &Name) -> Result<KeyRange, ClusterError> {
     prefix(format!("{TENANTS}{tenant}/"))

@@ -25,12 +25,15 @@ mod uploaded;
 pub use client::{ClientTimeouts, ClusterClient, FollowEvent};
 pub(crate) use door::Door;
 pub use job::{ClusterJob, FileArgument, JobComponent, JobFileWork, JobWork, ProgramWork, SubmissionKey};
-pub(crate) use job::{tenant_id, tenant_keys};
+pub(crate) use job::{key_of_tenant, keys_of_tenant, tenant_id, tenant_keys};
 pub(crate) use leases::{hand_over, hold_leases};
 pub(crate) use local_jobs::{LocalJobs, remove_folders};
-pub(crate) use tenant_api::accept_tenants;
+pub(crate) use submission::{COMPONENT_COPIES, Upload};
 pub use tenant_api::fuzz_tenant_request;
+pub(crate) use tenant_api::{RESPONSE_TIME_MAX, accept_tenants};
 pub use tenant_messages::NewClusterJob;
+pub(crate) use tenant_messages::{RefusalCode, TenantResponse};
+pub(crate) use tenant_responses::{Outcome, node_failed, refused, rejected, retry_later, send, while_in_progress};
 pub use uploaded::UploadContents;
 
 #[cfg(test)]

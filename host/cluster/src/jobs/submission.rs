@@ -22,10 +22,10 @@ use crate::files::{FileUse, StoredFile};
 use crate::state::ClusterState;
 use crate::tenants::{self, TenantSettings};
 use crate::uploads::UploadError;
-use crate::{components, encoding, files};
+use crate::{component_registry, components, encoding, files};
 
 /// Number of other nodes that get a copy of a job's component.
-const COMPONENT_COPIES: usize = 2;
+pub(crate) const COMPONENT_COPIES: usize = 2;
 /// Number of other nodes that get a copy of each file of a job.
 const FILE_COPIES: usize = 1;
 /// Maximum bytes of a program's text and of a task's name.
@@ -64,6 +64,7 @@ pub(crate) async fn submit(
         return Ok(TenantResponse::Job(job));
     }
     check_count(cluster, tenant, &settings)?;
+    component_registry::check_signed(&*cluster.store, tenant, &new.work.components()).await.map_err(rejected)?;
     let upload = Upload { cluster, tenant, settings: &settings };
     match &new.work {
         JobWork::Program(program) => {
@@ -167,16 +168,16 @@ fn check_count(cluster: &ClusterState, tenant: &Name, settings: &TenantSettings)
 
 /// Receipt of what a job needs.
 #[derive(Clone, Copy)]
-struct Upload<'a> {
-    cluster: &'a Arc<ClusterState>,
-    tenant: &'a Name,
-    settings: &'a TenantSettings,
+pub(crate) struct Upload<'a> {
+    pub(crate) cluster: &'a Arc<ClusterState>,
+    pub(crate) tenant: &'a Name,
+    pub(crate) settings: &'a TenantSettings,
 }
 
 impl Upload<'_> {
-    /// Receives a component and its length, unless the tenant has sent it to this node before. Whether another tenant has
-    /// makes no difference.
-    async fn component(
+    /// Receives a component and its length, unless the tenant has sent it to this node before, or registered it. Whether
+    /// another tenant has makes no difference.
+    pub(crate) async fn component(
         self,
         (component, bytes): (ComponentId, u64),
         send_it: &TenantResponse,
@@ -191,8 +192,13 @@ impl Upload<'_> {
             let error = UploadError::TooLarge { item: "component", bytes, max };
             return Err(refused(RefusalCode::Component, error));
         }
+        let in_use = component_registry::components_in_use(cluster, tenant).await.map_err(rejected)?;
+        let is_known = in_use.contains(&component);
+        if is_known && while_in_progress(frames, components::ensure_of_tenant(cluster, tenant, component)).await.is_ok()
+        {
+            return Ok(());
+        }
         send(frames, send_it).await?;
-        let in_use = cluster.jobs.index().components_in_use(tenant);
         let received = cluster.tenant_components.receive(tenant, component, bytes, settings, &in_use, frames).await;
         received.map_err(|error| not_stored(RefusalCode::Component, error))?;
         self.count(bytes).await

@@ -19,12 +19,12 @@ use crate::error::ClusterError;
 use crate::state::ClusterState;
 use crate::tenants::{self, NewTokenSpec, TenantError};
 use crate::usage::{UsageBy, UsageQuery};
-use crate::{actors, chunks, files, registry, usage};
+use crate::{actors, chunks, component_registry, files, registry, usage};
 
 /// Maximum time until a tenant sends its request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
 /// Maximum time until a tenant receives each chunk of a response, and closes the channel after the last response.
-const RESPONSE_TIME_MAX: Duration = Duration::from_secs(30);
+pub(crate) const RESPONSE_TIME_MAX: Duration = Duration::from_secs(30);
 /// Maximum bytes of a request.
 const REQUEST_BYTES_MAX: usize = 512 << 10;
 /// Maximum jobs of a list, and maximum bytes of them as JSON.
@@ -88,9 +88,9 @@ async fn respond(
         drop(bytes);
         audited = AuditedRequest::new(&request);
         let kind = match &request {
-            TenantRequest::Submit(_) => DoorUse::Submission,
+            TenantRequest::Submit(_) | TenantRequest::PushComponent(_) => DoorUse::Submission,
             TenantRequest::Follow { .. } => DoorUse::Follow,
-            TenantRequest::Output { .. } => DoorUse::Download,
+            TenantRequest::Output { .. } | TenantRequest::PullComponent { .. } => DoorUse::Download,
             _ => DoorUse::Request,
         };
         let _permit = cluster.door.enter(client.tenant, kind)?;
@@ -189,6 +189,19 @@ async fn handle(
         },
         TenantRequest::Output { job } => send_output(cluster, tenant, &job, frames).await,
         TenantRequest::Usage { since_ms, job, by } => send_usage(cluster, tenant, since_ms, job, by, frames).await,
+        TenantRequest::PushComponent(new) => component_registry::push(cluster, tenant, new, frames).await.map(Some),
+        TenantRequest::Components => component_registry::list(cluster, tenant, frames).await,
+        TenantRequest::PullComponent { component } => {
+            component_registry::pull(cluster, tenant, component, frames).await
+        }
+        TenantRequest::YankComponent { version, yanked } => {
+            component_registry::yank(cluster, tenant, &version, yanked).await.map(Some)
+        }
+        TenantRequest::ComponentKeys => component_registry::keys(cluster, tenant).await.map(Some),
+        TenantRequest::AddComponentKey { key } => component_registry::add_key(cluster, tenant, key).await.map(Some),
+        TenantRequest::RemoveComponentKey { key } => {
+            component_registry::remove_key(cluster, tenant, key).await.map(Some)
+        }
         TenantRequest::FindIssuer => Ok(Some(redirect_to_issuer(cluster).await?.unwrap_or(TenantResponse::Done))),
     }
 }

@@ -46,6 +46,19 @@ impl AuditedRequest {
             TenantRequest::StopActor { actor } => ("stop-actor", format!("actor {actor}")),
             TenantRequest::CreateToken { role, .. } => ("create-token", format!("role {role}")),
             TenantRequest::RevokeToken { token } => ("revoke-token", format!("token {token}")),
+            TenantRequest::PushComponent(new) => {
+                let signature = new.signature.map_or_else(String::new, |signature| format!(", key {}", signature.key));
+                ("push-component", format!("component {}, {}{signature}", new.version, new.component))
+            }
+            TenantRequest::YankComponent { version, yanked: true } => {
+                ("yank-component", format!("component {version}"))
+            }
+            TenantRequest::YankComponent { version, yanked: false } => {
+                ("unyank-component", format!("component {version}"))
+            }
+            TenantRequest::AddComponentKey { key } => ("add-component-key", format!("key {key}")),
+            TenantRequest::RemoveComponentKey { key } => ("remove-component-key", format!("key {key}")),
+            TenantRequest::PullComponent { component } => (OTHER, format!("component {component}")),
             TenantRequest::Follow { job, .. }
             | TenantRequest::Status { job }
             | TenantRequest::Query { job, .. }
@@ -54,6 +67,8 @@ impl AuditedRequest {
             | TenantRequest::Tenant
             | TenantRequest::FindIssuer
             | TenantRequest::Actors
+            | TenantRequest::Components
+            | TenantRequest::ComponentKeys
             | TenantRequest::Usage { .. } => (OTHER, String::new()),
         };
         AuditedRequest { action, subject }

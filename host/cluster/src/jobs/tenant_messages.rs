@@ -2,11 +2,13 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 
+use sandbar_core::ComponentId;
 use sandbar_jobs::{ActorRow, JobQuery, LoggedLine, ProgressRow};
-use sandbar_wire::{Channel, TenantRole, TokenId};
+use sandbar_wire::{Channel, PublicKey, TenantRole, TokenId};
 use serde::{Deserialize, Serialize};
 
 use super::job::{ClusterJob, JobWork, SubmissionKey};
+use crate::component_registry::{ComponentKey, ComponentVersion, NewComponent, RegisteredComponent};
 use crate::encoding::text;
 use crate::files::{FileId, StoredFile};
 use crate::tenants::{Tenant, TenantToken};
@@ -97,6 +99,34 @@ pub(crate) enum TenantRequest {
     Output { job: String },
     /// Returns what the tenant has used, of one job or all, by job or in all. The response is [`TenantResponse::Usage`].
     Usage { since_ms: u64, job: Option<String>, by: UsageBy },
+    /// Registers a component. The responses are [`TenantResponse::SendContent`], if no node has it, and
+    /// [`TenantResponse::Component`].
+    PushComponent(NewComponent),
+    /// Returns the registered components. The response is [`TenantResponse::Components`].
+    Components,
+    /// Returns a registered component. The response is [`TenantResponse::Output`].
+    PullComponent {
+        #[serde(with = "text")]
+        component: ComponentId,
+    },
+    /// Yanks a component, or takes that back. The response is [`TenantResponse::Component`].
+    YankComponent {
+        #[serde(flatten)]
+        version: ComponentVersion,
+        yanked: bool,
+    },
+    /// Returns the keys that sign components. The response is [`TenantResponse::ComponentKeys`].
+    ComponentKeys,
+    /// Adds such a key. The response is [`TenantResponse::Done`].
+    AddComponentKey {
+        #[serde(with = "text")]
+        key: PublicKey,
+    },
+    /// Removes such a key. The response is [`TenantResponse::Done`].
+    RemoveComponentKey {
+        #[serde(with = "text")]
+        key: PublicKey,
+    },
 }
 
 impl TenantRequest {
@@ -110,13 +140,20 @@ impl TenantRequest {
             | TenantRequest::Output { .. }
             | TenantRequest::FindIssuer
             | TenantRequest::Actors
-            | TenantRequest::Usage { .. } => TenantRole::Viewer,
-            TenantRequest::Submit(_) | TenantRequest::Stop { .. } | TenantRequest::StopActor { .. } => {
-                TenantRole::Submitter
-            }
-            TenantRequest::Tenant | TenantRequest::CreateToken { .. } | TenantRequest::RevokeToken { .. } => {
-                TenantRole::Admin
-            }
+            | TenantRequest::Usage { .. }
+            | TenantRequest::Components
+            | TenantRequest::PullComponent { .. }
+            | TenantRequest::ComponentKeys => TenantRole::Viewer,
+            TenantRequest::Submit(_)
+            | TenantRequest::Stop { .. }
+            | TenantRequest::StopActor { .. }
+            | TenantRequest::PushComponent(_)
+            | TenantRequest::YankComponent { .. } => TenantRole::Submitter,
+            TenantRequest::Tenant
+            | TenantRequest::CreateToken { .. }
+            | TenantRequest::RevokeToken { .. }
+            | TenantRequest::AddComponentKey { .. }
+            | TenantRequest::RemoveComponentKey { .. } => TenantRole::Admin,
         }
     }
 }
@@ -149,7 +186,7 @@ pub(crate) enum TenantResponse {
     /// [`JobResponse`]: sandbar_jobs::JobResponse
     #[serde(rename = "seen")]
     QueryResponse,
-    /// Chunks of this file follow.
+    /// Chunks of this file follow: an output, or a component.
     Output(StoredFile),
     /// Addresses of all nodes, for when this one dies.
     Nodes(Vec<String>),
@@ -161,6 +198,12 @@ pub(crate) enum TenantResponse {
     Actors(Vec<ActorRow>),
     /// Chunks follow: the JSON of an [`UsageReport`](crate::UsageReport).
     Usage,
+    /// A registered component.
+    Component(Box<RegisteredComponent>),
+    /// Chunks follow: the JSON of all registered components.
+    Components,
+    /// Keys that sign components.
+    ComponentKeys(Vec<ComponentKey>),
     /// The request is carried out.
     Done,
     /// The request can't be served now, for this reason. The tenant must retry it.

@@ -38,6 +38,9 @@ pub(crate) fn rejected(error: ClusterError) -> TenantResponse {
     match error {
         ClusterError::Tenant(error @ TenantError::Conflict) => TenantResponse::RetryLater(error.to_string()),
         ClusterError::Tenant(error) => refused(RefusalCode::Token, error),
+        ClusterError::Component(error) => {
+            TenantResponse::Refused(Refusal { code: error.code().to_owned(), message: error.to_string() })
+        }
         error if error.may_retry() => retry_later(error),
         error => node_failed(error),
     }

@@ -13,7 +13,7 @@ pub use error::TenantError;
 pub(crate) use issue::{NewTokenSpec, issue_token};
 pub use records::{Tenant, TenantToken, TokenUse};
 pub(crate) use registry::{
-    add, admit_node, admit_tenant, bind_name, exists, key_of_node, list, remove, remove_node, revoke_node_token,
-    revoke_token, set,
+    add, admit_node, admit_tenant, bind_name, change_in_order, decode, exists, key_of_node, list, put, remove,
+    remove_node, revoke_node_token, revoke_token, set,
 };
 pub use settings::TenantSettings;

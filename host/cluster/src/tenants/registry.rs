@@ -340,16 +340,27 @@ fn as_read(key: &Key, entry: Option<&Entry>) -> Condition {
     }
 }
 
-/// Executes the operations that `plan` returns, if no other change is made meanwhile, otherwise plans again.
+/// Executes the operations that `plan` returns, after other changes of what nodes accept.
 async fn change<'a, T>(
     store: &'a dyn MetaStore,
     plan: impl Fn() -> BoxFuture<'a, Result<(Vec<Operation>, T), ClusterError>> + Send,
 ) -> Result<T, ClusterError> {
-    let key = keys::changed_key()?;
+    change_in_order(store, keys::changed_key()?, &[], plan).await
+}
+
+/// Executes the operations that `plan` returns under conditions, if no other change of this key is made meanwhile, otherwise
+/// plans again.
+pub(crate) async fn change_in_order<'a, T>(
+    store: &'a dyn MetaStore,
+    key: Key,
+    conditions: &[Condition],
+    plan: impl Fn() -> BoxFuture<'a, Result<(Vec<Operation>, T), ClusterError>> + Send,
+) -> Result<T, ClusterError> {
     for _ in 0..ATTEMPTS_MAX {
         let entry = store.get(&key).await?.entry;
         let (operations, result) = plan().await?;
         let mut transaction = Transaction::new().when(as_read(&key, entry.as_ref()));
+        transaction = conditions.iter().cloned().fold(transaction, Transaction::when);
         transaction = transaction.then(Operation::put(key.clone(), MetaValue::new(Vec::new())));
         transaction.then.extend(operations);
         match store.transact(transaction).await {
@@ -372,12 +383,14 @@ async fn tokens(store: &dyn MetaStore, tenant: &Name) -> Result<Vec<TenantToken>
     entries.iter().map(decode).collect()
 }
 
-fn put(key: Key, value: &impl Serialize) -> Result<Operation, ClusterError> {
+/// Puts a value as JSON.
+pub(crate) fn put(key: Key, value: &impl Serialize) -> Result<Operation, ClusterError> {
     let value = encoding::json(format_args!("the entry `{key}` of the cluster's store"), value)?;
     Ok(Operation::put(key, MetaValue::new(value)))
 }
 
-fn decode<T: DeserializeOwned>(entry: &Entry) -> Result<T, ClusterError> {
+/// Decodes an entry of JSON.
+pub(crate) fn decode<T: DeserializeOwned>(entry: &Entry) -> Result<T, ClusterError> {
     serde_json::from_slice(entry.value.as_bytes()).map_err(|_| ClusterError::Unreadable(entry.key.to_string()))
 }
 

@@ -102,7 +102,7 @@ impl SecretFolder {
 }
 
 /// Checks that the path belongs to this user and that no other user has access.
-fn check(path: &Path, metadata: &fs::Metadata) -> Result<(), IdentityError> {
+pub(super) fn check(path: &Path, metadata: &fs::Metadata) -> Result<(), IdentityError> {
     let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
     if owner != user {
         return Err(IdentityError::Owner { path: path.to_owned(), owner, user });

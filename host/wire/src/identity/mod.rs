@@ -7,6 +7,7 @@ mod folder;
 mod key;
 mod node;
 mod peer_error;
+mod signing;
 mod token;
 mod token_error;
 mod token_text;
@@ -17,6 +18,7 @@ pub use error::IdentityError;
 pub use key::Key;
 pub use node::{Identity, NodeFolder};
 pub use peer_error::PeerError;
+pub use signing::SigningKey;
 #[doc(hidden)]
 pub use token::fuzz_join_token;
 pub use token::{JoinGrant, JoinToken, TOKEN_LIFETIME_S, TOKEN_LIFETIME_S_MAX};
