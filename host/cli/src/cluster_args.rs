@@ -92,6 +92,22 @@ pub(crate) struct Remote {
     pub data: Option<PathBuf>,
 }
 
+/// Access to what concerns tenants: as an operator through a node of this machine, or as a tenant from outside.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AccessArgs {
+    /// A cluster node to connect to as a tenant: HOST:PORT [default: a node of this machine, as its operator]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub node: Option<NodeAddress>,
+    #[command(flatten)]
+    pub timeouts: TimeoutArgs,
+    /// Token for this user's first connection to --node. The environment variable SANDBAR_TOKEN can hold it instead.
+    #[arg(long, value_name = "TOKEN", requires = "node")]
+    pub token: Option<String>,
+    /// Folder of the node of this machine; with --node, folder of this user's certificate.
+    #[arg(long, value_name = "FOLDER")]
+    pub data: Option<PathBuf>,
+}
+
 /// Time limits of connections to a cluster from outside.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TimeoutArgs {

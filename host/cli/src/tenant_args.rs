@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use sandbar_node::{Name, NodeAddress, TenantRole, TenantSettings, TokenId};
+use sandbar_node::{Name, TenantRole, TenantSettings, TokenId};
 
-use crate::cluster_args::{TimeoutArgs, address, time, token_id};
+use crate::cluster_args::{AccessArgs, time, token_id};
 use crate::shares::bytes;
 
 #[derive(Debug, Subcommand)]
@@ -35,7 +35,7 @@ pub(crate) enum TenantCommand {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        access: TenantAccessArgs,
+        access: AccessArgs,
     },
     /// Changes settings of a tenant.
     #[command(
@@ -84,7 +84,7 @@ pub(crate) enum TenantCommand {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        access: TenantAccessArgs,
+        access: AccessArgs,
     },
     /// Revokes a token of a tenant, and within 5 s all certificates that came from it.
     #[command(
@@ -98,7 +98,7 @@ pub(crate) enum TenantCommand {
         #[arg(value_name = "TOKEN", value_parser = token_id)]
         id: TokenId,
         #[command(flatten)]
-        access: TenantAccessArgs,
+        access: AccessArgs,
     },
 }
 
@@ -107,22 +107,6 @@ impl TenantCommand {
     pub(crate) fn is_json(&self) -> bool {
         matches!(self, TenantCommand::List { json: true, .. } | TenantCommand::Token { json: true, .. })
     }
-}
-
-/// Access to a tenant: through a node of this machine, or from outside as an admin of the tenant.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct TenantAccessArgs {
-    /// A cluster node to connect to as an admin of the tenant: HOST:PORT [default: a node of this machine]
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
-    pub node: Option<NodeAddress>,
-    #[command(flatten)]
-    pub timeouts: TimeoutArgs,
-    /// Token for this user's first connection to --node. The environment variable SANDBAR_TOKEN can hold it instead.
-    #[arg(long, value_name = "TOKEN", requires = "node")]
-    pub token: Option<String>,
-    /// Folder of the node of this machine; with --node, folder of this user's certificate.
-    #[arg(long, value_name = "FOLDER")]
-    pub data: Option<PathBuf>,
 }
 
 /// Settings of a tenant.

@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use sandbar_node::{ClusterClient, Name, Tenant, TenantSettings, TenantToken};
 use serde::Serialize;
 
+use crate::cluster_args::AccessArgs;
 use crate::control_socket::{PrintedToken, SocketRequest, send_request};
 use crate::error::CliError;
 use crate::output;
 use crate::remote_client;
 use crate::table::Columns;
-use crate::tenant_args::{TenantAccessArgs, TenantCommand};
+use crate::tenant_args::TenantCommand;
 
 #[derive(Serialize)]
 struct TenantList {
@@ -81,8 +82,8 @@ pub(crate) async fn run(command: TenantCommand) -> Result<ExitCode, CliError> {
 }
 
 /// Connects as an admin of the tenant, if `--node` is set.
-async fn client(name: &Name, access: &TenantAccessArgs) -> Result<Option<ClusterClient>, CliError> {
-    let TenantAccessArgs { node, timeouts, token, data } = access.clone();
+async fn client(name: &Name, access: &AccessArgs) -> Result<Option<ClusterClient>, CliError> {
+    let AccessArgs { node, timeouts, token, data } = access.clone();
     let Some(node) = node else { return Ok(None) };
     let client = remote_client::client(&node, token, data, timeouts).await?;
     match client.tenant_name() {
@@ -91,7 +92,7 @@ async fn client(name: &Name, access: &TenantAccessArgs) -> Result<Option<Cluster
     }
 }
 
-async fn list(name: Option<Name>, json: bool, access: TenantAccessArgs) -> Result<(), CliError> {
+async fn list(name: Option<Name>, json: bool, access: AccessArgs) -> Result<(), CliError> {
     let tenants = match &access.node {
         Some(_) => {
             let Some(name) = &name else {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use sandbar_node::{TableColumn, UsageQuery, UsageReport, UsageRow, now_ms, utc_text, write_table};
 
+use crate::cluster_args::AccessArgs;
 use crate::control_socket::{SocketRequest, send_request};
 use crate::error::CliError;
 use crate::output;
@@ -13,7 +14,8 @@ use crate::table::{Columns, cell, size, time};
 use crate::usage_args::UsageArgs;
 
 pub(crate) async fn run(usage: UsageArgs) -> Result<ExitCode, CliError> {
-    let UsageArgs { tenant, job, since, by, output, json, node, timeouts, token, data } = usage;
+    let UsageArgs { tenant, job, since, by, output, json, access } = usage;
+    let AccessArgs { node, timeouts, token, data } = access;
     let since_ms = now_ms().saturating_sub(since.as_millis() as u64);
     let report = match &node {
         Some(node) => {

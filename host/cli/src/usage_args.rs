@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
-use sandbar_node::{Name, NameError, NodeAddress, UsageBy};
+use sandbar_node::{Name, NameError, UsageBy};
 
-use crate::cluster_args::{TimeoutArgs, address};
+use crate::cluster_args::AccessArgs;
 
 /// Maximum days of `--since`.
 const DAYS_MAX: u64 = 400;
@@ -41,17 +41,8 @@ pub(crate) struct UsageArgs {
     /// Print one JSON object.
     #[arg(long, conflicts_with = "output")]
     pub json: bool,
-    /// A cluster node to connect to as a tenant: HOST:PORT [default: a node of this machine, as its operator]
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
-    pub node: Option<NodeAddress>,
     #[command(flatten)]
-    pub timeouts: TimeoutArgs,
-    /// Token for this user's first connection to --node. The environment variable SANDBAR_TOKEN can hold it instead.
-    #[arg(long, value_name = "TOKEN", requires = "node")]
-    pub token: Option<String>,
-    /// Folder of the node of this machine; with --node, folder of this user's certificate.
-    #[arg(long, value_name = "FOLDER")]
-    pub data: Option<PathBuf>,
+    pub access: AccessArgs,
 }
 
 /// Subject of a row.
