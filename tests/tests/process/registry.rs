@@ -4,11 +4,14 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
 use sandbar_tests::{CommandOutput, component};
+use sandbar_worker::Compiler;
 use serde_json::json;
 
 use crate::cluster::Nodes;
-use crate::door::files;
+use crate::door::{files, refusal, runtime};
+use crate::lifecycle::until;
 use crate::takeover::Tenant;
+use crate::tenant_api::Client;
 
 /// Two keys of `openssl genpkey -algorithm ed25519`.
 const KEYS: [&str; 2] = [
@@ -92,7 +95,7 @@ fn jobs_name_registered_components() {
     assert_eq!(command(&ada, &first, &["show", "tasks@1.0.0", "--json"]).expect_code(0).json(), expected);
     // With the tenant, all goes.
     nodes.lab.host(&["tenant", "remove", "ada", "--data", "1"]).expect_code(0);
-    crate::lifecycle::until("the components are removed", || files(&nodes, "1/components/ada").is_empty());
+    until("the components are removed", || files(&nodes, "1/components/ada").is_empty());
 }
 
 /// Registered components are there whatever else the tenant sends.
@@ -111,6 +114,26 @@ fn registered_components_are_not_evicted() {
         ada.host(&first, &["submit", &format!("{program}#nothing")]).expect_code(1);
     }
     ada.host(&first, &["submit", "component:a#sleeps", "--arg", "ms=1"]).expect_code(0);
+    // The announced length counts against the limit.
+    let bytes = fs::read(path("tasks")).unwrap();
+    let request = |version: &str, length: usize| {
+        let (component, name) = (Compiler::id(&bytes).to_string(), "small");
+        let new =
+            json!({ "name": name, "version": version, "component": component, "bytes": length, "signature": null });
+        json!({ "push-component": new })
+    };
+    runtime().block_on(async {
+        let client = Client::connect(&nodes, &ada, "node-1").await;
+        for (version, length, code, text) in [
+            ("1.0.0", 1, "component", "bytes, not 1"),
+            ("1.0", bytes.len(), "request", "not a version"),
+            ("1.0.0/x", bytes.len(), "request", "not a version"),
+        ] {
+            let response = client.ask(&request(version, length)).await;
+            let (found, message) = refusal(&response);
+            assert!(found == code && message.contains(text), "{version} {length}: {response}");
+        }
+    });
     push("streams", "b@1.0.0").expect_code(0);
     push("actors", "c@1.0.0").expect_code(1).expect_stderr(&["would have 3 registered components, the limit is 2"]);
     command(&ada, &first, &["yank", "a@1.0.0"]).expect_code(0);

@@ -82,8 +82,12 @@ pub(super) async fn add(
             let all = list(store, tenant).await?;
             let key = component_key(tenant, &new.pushed.version)?;
             if let Some(before) = check_room(tenant, settings, &new.pushed, &all)? {
-                // Whoever pushes it again may sign it.
-                let signature = new.pushed.signature.or(before.pushed.signature);
+                // Whoever pushes it again may sign it. Without the tenant's keys, no signature is better than that before.
+                let [first, second] = match keys.is_empty() {
+                    true => [before.pushed.signature, new.pushed.signature],
+                    false => [new.pushed.signature, before.pushed.signature],
+                };
+                let signature = first.or(second);
                 let pushed = NewComponent { signature, ..before.pushed.clone() };
                 let again = RegisteredComponent { pushed, ..before.clone() };
                 return Ok((vec![put(key, &again)?], again));
@@ -399,6 +403,9 @@ mod tests {
         let mut forged = signed(&own, &ada, new("a@1.2.0", 3));
         forged.pushed.signature.as_mut().unwrap().signature = Signature([1; 64]);
         assert_eq!(push(&forged).await, "signature");
+        // Nobody replaces a signature.
+        let again = add(&store, &ada, &settings, &signed(&own, &ada, new("a@1.1.0", 2))).await.unwrap();
+        assert_eq!(again.pushed.signature.unwrap().key, other.public().unwrap());
         assert_eq!(uses(&[1, 2, 9]).await, "");
         let added = ComponentKey { key: own.public().unwrap(), added_ms: 1 };
         add_key(&store, &ada, added).await.unwrap();

@@ -35,6 +35,11 @@ pub(crate) async fn push(
     let upload = Upload { cluster, tenant, settings: &settings };
     let NewComponent { component, bytes, .. } = new;
     upload.component((component, bytes), &TenantResponse::SendContent(new.file()), frames).await?;
+    let stored = cluster.tenant_components.get(tenant, component).and_then(|file| file.metadata().ok());
+    if let Some(stored) = stored.filter(|stored| stored.len() != bytes) {
+        let message = format!("the component has {} bytes, not {bytes}", stored.len());
+        return Err(refused(RefusalCode::Component, message));
+    }
     let work = async {
         let functions =
             components::functions_of_tenant(cluster, tenant, component).await.map_err(|fault| {
