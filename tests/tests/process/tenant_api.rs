@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use sandbar_wire::{
-    Channel, Clock as _, ConnectError, Connection, Endpoint, ExpectedPeer, Frames, Identity, SystemClock, WireLimits,
+    Channel, ChannelError, Clock as _, ConnectError, Connection, Endpoint, ExpectedPeer, Frames, Identity, StopReason,
+    SystemClock, WireLimits,
 };
 use serde_json::{Value, json};
 
@@ -44,6 +45,17 @@ impl Client {
         let frames = self.connection.open(TENANT_API).await.unwrap();
         frames.send(request).await.unwrap();
         frames
+    }
+
+    /// Sends a request, and returns the first response that is not a sign of life; the text `busy` if the node refuses the
+    /// channel, of which a connection has few at once.
+    pub async fn ask_if_free(&self, request: &Value) -> Value {
+        let Ok(mut frames) = self.connection.open(TENANT_API).await else { return json!("busy") };
+        match frames.send(request.to_string().as_bytes()).await {
+            Ok(()) => next(&mut frames).await,
+            Err(ChannelError::Stopped(StopReason::Busy)) => json!("busy"),
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// Sends a request, and returns the first response that is not a sign of life.

@@ -482,9 +482,13 @@ fn floods_with_requests(scene: &Scene, by: &Account) -> String {
     scene.runtime.block_on(async {
         let client = by.connect().await;
         let request = json!({ "list": { "limit": 1000 } });
-        let answers = join_all((0..300).map(|_| client.ask(&request))).await;
+        let answers = join_all((0..300).map(|_| client.ask_if_free(&request))).await;
         distinct(
-            answers.iter().map(|answer| if answer["jobs"].is_array() { "jobs".to_owned() } else { describe(answer) }),
+            // How many wait for a free channel is a matter of time.
+            answers
+                .iter()
+                .filter(|answer| **answer != json!("busy"))
+                .map(|answer| if answer["jobs"].is_array() { "jobs".to_owned() } else { describe(answer) }),
         )
     })
 }
