@@ -7,12 +7,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use sandbar_core::ComponentId;
 use sandbar_jobs::{ActorRow, JobFolderLimits, JobQuery, JobResponse, LoggedLine, ProgressRow};
 use sandbar_wire::{
     Clock, Connection, Endpoint, EndpointEnvironment, ExpectedPeer, Frames, Identity, JoinGrant, JoinToken, Name,
-    NodeFolder, PublicKey, Role, SystemClock, TenantRole, TokenId, WireLimits,
+    NodeFolder, Role, SystemClock, TenantRole, TokenId, WireLimits,
 };
+use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
 use super::job::ClusterJob;
@@ -20,7 +20,6 @@ use super::tenant_messages::{NewClusterJob, Refusal, TENANT_API, TenantRequest, 
 use super::uploaded::UploadContents;
 use crate::addresses::{NodeAddress, unspecified};
 use crate::attempts::{announce_if_slow, connect_first, retry};
-use crate::component_registry::{ComponentKey, ComponentVersion, NewComponent, RegisteredComponent};
 use crate::error::ClusterError;
 use crate::files::{self, FileId, StoredFile};
 use crate::identity::{IDENTITY, check_same_cluster};
@@ -247,7 +246,7 @@ impl ClusterClient {
     }
 
     /// Sends a request, to another node if the first one redirects it. Returns the response.
-    async fn request_redirected(&mut self, request: &TenantRequest) -> Result<TenantResponse, ClusterError> {
+    pub(super) async fn request_redirected(&mut self, request: &TenantRequest) -> Result<TenantResponse, ClusterError> {
         let once = async |client: &mut ClusterClient| {
             let mut frames = client.send(request).await?;
             match receive(&mut frames).await? {
@@ -310,11 +309,20 @@ impl ClusterClient {
     /// Fails if no node responds, or the report is too long.
     pub async fn usage(&mut self, since_ms: u64, job: Option<&str>, by: UsageBy) -> Result<UsageReport, ClusterError> {
         let request = TenantRequest::Usage { since_ms, job: job.map(str::to_owned), by };
+        self.request_json(&request, |response| matches!(response, TenantResponse::Usage)).await
+    }
+
+    /// Sends a request, and returns the JSON whose chunks follow the response that `is_start` accepts.
+    pub(super) async fn request_json<T: DeserializeOwned>(
+        &mut self,
+        request: &TenantRequest,
+        is_start: fn(&TenantResponse) -> bool,
+    ) -> Result<T, ClusterError> {
         let once = async |client: &mut ClusterClient| {
-            let mut frames = client.send(&request).await?;
-            match receive(&mut frames).await? {
-                TenantResponse::Usage => {}
-                other => return Err(unexpected(&other)),
+            let mut frames = client.send(request).await?;
+            let start = receive(&mut frames).await?;
+            if !is_start(&start) {
+                return Err(unexpected(&start));
             }
             let bytes_max = JobFolderLimits::DEFAULT.response_bytes_max;
             let bytes = chunks::receive(&mut frames, bytes_max, SILENCE_MAX).await?;
@@ -351,7 +359,7 @@ impl ClusterClient {
     }
 
     /// Downloads the file that a request names.
-    async fn download(&mut self, request: &TenantRequest, path: &Path) -> Result<StoredFile, ClusterError> {
+    pub(super) async fn download(&mut self, request: &TenantRequest, path: &Path) -> Result<StoredFile, ClusterError> {
         let refused = |error: UploadError| ClusterError::Refused(error.to_string());
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let draft = IncompletePath::new(folder).map_err(refused)?;
@@ -391,98 +399,7 @@ impl ClusterClient {
         Ok(stored)
     }
 
-    /// Registers the component in a file. Returns it as it is registered.
-    ///
-    /// # Errors
-    /// Fails if the file can't be read or has another component, a node refuses it, or none responds in time.
-    pub async fn push_component(
-        &mut self,
-        new: NewComponent,
-        file: &Path,
-    ) -> Result<RegisteredComponent, ClusterError> {
-        self.retry_until_answered(async |client| client.push_once(&new, file).await.map(Some)).await
-    }
-
-    async fn push_once(&mut self, new: &NewComponent, file: &Path) -> Result<RegisteredComponent, ClusterError> {
-        let mut frames = self.send(&TenantRequest::PushComponent(new.clone())).await?;
-        loop {
-            match receive(&mut frames).await? {
-                TenantResponse::SendContent(content) if content == new.file() => files::send(&frames, file).await?,
-                TenantResponse::Component(component) => return Ok(*component),
-                other => return Err(unexpected(&other)),
-            }
-        }
-    }
-
-    /// Returns the registered components, by name and version.
-    ///
-    /// # Errors
-    /// Fails if no node responds.
-    pub async fn components(&mut self) -> Result<Vec<RegisteredComponent>, ClusterError> {
-        let once = async |client: &mut ClusterClient| {
-            let mut frames = client.send(&TenantRequest::Components).await?;
-            match receive(&mut frames).await? {
-                TenantResponse::Components => {}
-                other => return Err(unexpected(&other)),
-            }
-            let bytes_max = JobFolderLimits::DEFAULT.response_bytes_max;
-            let bytes = chunks::receive(&mut frames, bytes_max, SILENCE_MAX).await?;
-            serde_json::from_slice(&bytes).map(Some).map_err(|e| ClusterError::Malformed(e.to_string()))
-        };
-        self.retry_until_answered(once).await
-    }
-
-    /// Downloads a registered component, and then replaces the file at `path`. Creates the folders of `path`.
-    ///
-    /// # Errors
-    /// Fails if it is not registered, no node has it any more, or the file can't be written.
-    pub async fn pull_component(&mut self, component: ComponentId, path: &Path) -> Result<StoredFile, ClusterError> {
-        self.download(&TenantRequest::PullComponent { component }, path).await
-    }
-
-    /// Yanks a component, so that new jobs don't use it, or takes that back.
-    ///
-    /// # Errors
-    /// Fails if there is no such component, there is no room to take it back, or no node responds.
-    pub async fn yank_component(
-        &mut self,
-        version: &ComponentVersion,
-        yanked: bool,
-    ) -> Result<RegisteredComponent, ClusterError> {
-        match self.request_redirected(&TenantRequest::YankComponent { version: version.clone(), yanked }).await? {
-            TenantResponse::Component(component) => Ok(*component),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Returns the keys that sign components.
-    ///
-    /// # Errors
-    /// Fails if no node responds.
-    pub async fn component_keys(&mut self) -> Result<Vec<ComponentKey>, ClusterError> {
-        match self.request_redirected(&TenantRequest::ComponentKeys).await? {
-            TenantResponse::ComponentKeys(keys) => Ok(keys),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Adds a key that signs components. From then on, jobs use only signed ones.
-    ///
-    /// # Errors
-    /// Fails if the client is no admin, there are too many keys, or no node responds.
-    pub async fn add_component_key(&mut self, key: PublicKey) -> Result<(), ClusterError> {
-        self.request_change(&TenantRequest::AddComponentKey { key }).await
-    }
-
-    /// Removes a key that signs components.
-    ///
-    /// # Errors
-    /// Fails if the client is no admin, there is no such key, or no node responds.
-    pub async fn remove_component_key(&mut self, key: PublicKey) -> Result<(), ClusterError> {
-        self.request_change(&TenantRequest::RemoveComponentKey { key }).await
-    }
-
-    async fn request_change(&mut self, request: &TenantRequest) -> Result<(), ClusterError> {
+    pub(super) async fn request_change(&mut self, request: &TenantRequest) -> Result<(), ClusterError> {
         match self.request_redirected(request).await? {
             TenantResponse::Done => Ok(()),
             other => Err(unexpected(&other)),
@@ -498,7 +415,7 @@ impl ClusterClient {
     }
 
     /// Retries a request, following redirects to the node that runs the job, for up to `reconnect_max`.
-    async fn retry_until_answered<T>(
+    pub(super) async fn retry_until_answered<T>(
         &mut self,
         mut once: impl AsyncFnMut(&mut Self) -> Result<Option<T>, ClusterError>,
     ) -> Result<T, ClusterError> {
@@ -628,7 +545,7 @@ impl ClusterClient {
     }
 
     /// Sends a request to the first node that accepts it.
-    async fn send(&mut self, request: &TenantRequest) -> Result<Frames, ClusterError> {
+    pub(super) async fn send(&mut self, request: &TenantRequest) -> Result<Frames, ClusterError> {
         let bytes = encoding::json("the request", request)?;
         let mut failed = None;
         for _ in 0..self.nodes.len() {
@@ -664,7 +581,7 @@ impl ClusterClient {
 }
 
 /// Receives the next response.
-async fn receive(frames: &mut Frames) -> Result<TenantResponse, ClusterError> {
+pub(super) async fn receive(frames: &mut Frames) -> Result<TenantResponse, ClusterError> {
     loop {
         let frame = tokio::time::timeout(SILENCE_MAX, frames.recv()).await.map_err(|_| ClusterError::NoResponse)?;
         return match serde_json::from_slice(&frame?.ok_or(ClusterError::NoResponse)?) {
@@ -677,7 +594,7 @@ async fn receive(frames: &mut Frames) -> Result<TenantResponse, ClusterError> {
     }
 }
 
-fn unexpected(response: &TenantResponse) -> ClusterError {
+pub(super) fn unexpected(response: &TenantResponse) -> ClusterError {
     let start: String = format!("{response:?}").chars().take(200).collect();
     ClusterError::Malformed(format!("the response does not belong to the request: {start}"))
 }

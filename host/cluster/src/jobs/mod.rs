@@ -6,6 +6,7 @@
 
 mod cached_results;
 mod client;
+mod client_components;
 mod door;
 mod follow;
 mod index;
