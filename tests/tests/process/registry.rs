@@ -186,7 +186,7 @@ fn with_a_key_jobs_use_signed_components_only() {
     run("component:a").expect_code(1).expect_stderr(&["which the tenant does not accept"]);
     as_admin(&["keys", "remove", "other.pem"]).expect_code(0);
     run("component:a").expect_code(0);
-    // Who did that.
+    // The audit log has the changes.
     let records = nodes.lab.host(&["audit", "tail", "--limit", "200", "--json", "--data", "1"]).expect_code(0).stdout;
     for action in ["add-component-key", "remove-component-key"] {
         assert!(records.contains(action), "{action}: {records}");

@@ -82,7 +82,7 @@ pub(super) async fn add(
             let all = list(store, tenant).await?;
             let key = component_key(tenant, &new.pushed.version)?;
             if let Some(before) = check_room(tenant, settings, &new.pushed, &all)? {
-                // Whoever pushes it again may sign it. Without the tenant's keys, no signature is better than that before.
+                // Another push may add a signature. It replaces one only if it is by a key of the tenant.
                 let [first, second] = match keys.is_empty() {
                     true => [before.pushed.signature, new.pushed.signature],
                     false => [new.pushed.signature, before.pushed.signature],

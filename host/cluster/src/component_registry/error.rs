@@ -27,7 +27,7 @@ pub enum ComponentError {
     Limit {
         /// The tenant.
         tenant: Name,
-        /// What there is too much of.
+        /// The limited quantity.
         what: &'static str,
         /// Number with the new component.
         count: u64,

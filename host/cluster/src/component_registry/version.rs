@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// Whoever writes messages by hand is held to the same rules.
+    /// Versions in messages follow the same rules as those of the command line.
     #[test]
     fn messages_have_valid_versions() {
         for (name, version) in [("a", "1.0"), ("A", "1.0.0"), ("a", &format!("1.0.0-{}", "x".repeat(60)))] {
