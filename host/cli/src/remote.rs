@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use sandbar_node::{
-    ClusterClient, ClusterJob, FileArgument, FollowEvent, JobWork, LoggedLine, NamedStoredFile, NewClusterJob,
-    ProgramWork, ProgressRow, RunState, UploadContents, find_files,
+    ClusterClient, ClusterJob, ComponentId, FileArgument, FollowEvent, JobWork, LoggedLine, NamedStoredFile,
+    NewClusterJob, ProgramWork, ProgressRow, RunState, UploadContents, find_files,
 };
 
 use crate::args::Submit;
@@ -19,22 +19,28 @@ use crate::{components, output, signals};
 /// Default first task of a program.
 const MAIN: &str = "main";
 
+/// Where the component of a program is.
+enum ProgramSource {
+    /// In a file of this machine.
+    File(PathBuf),
+    /// In the registry of the cluster, with this length.
+    Registered(ComponentId, u64),
+}
+
 /// Submits a program to a cluster.
 pub(crate) async fn submit_program(submit: Submit, interruption: &Interruption) -> Result<ExitCode, CliError> {
     let program = submit.job.display().to_string();
     let (path, task) = program.rsplit_once('#').unwrap_or((&program, MAIN));
-    let registered = components::of_program(path, &submit).await?;
-    let file = match registered {
-        Some(_) => None,
-        None => Some(components::component_file(Path::new(path), submit.quiet).await?),
+    let source = match components::of_program(path, &submit).await? {
+        Some(registered) => ProgramSource::Registered(registered.pushed.component, registered.pushed.bytes),
+        None => ProgramSource::File(components::component_file(Path::new(path), submit.quiet).await?),
     };
     let (task, arguments) = (task.to_owned(), submit.args.clone());
     let work = tokio::task::spawn_blocking(move || {
         let mut contents = UploadContents::default();
-        let (component, component_bytes) = match (file, registered) {
-            (Some(file), _) => contents.add_component(&file).map_err(CliError::failed)?,
-            (None, Some(registered)) => (registered.pushed.component, registered.pushed.bytes),
-            (None, None) => return Err(CliError::Usage("the program is missing".to_owned())),
+        let (component, component_bytes) = match source {
+            ProgramSource::File(file) => contents.add_component(&file).map_err(CliError::failed)?,
+            ProgramSource::Registered(component, bytes) => (component, bytes),
         };
         let files = file_arguments(&arguments, &mut contents)?;
         Ok::<_, CliError>((ProgramWork { component, component_bytes, task, arguments, files }, contents))
