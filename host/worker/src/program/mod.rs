@@ -14,6 +14,7 @@ mod clock;
 mod doorbell;
 mod fuzz;
 mod layout;
+mod message_sender;
 mod messages;
 mod node_doorbell;
 mod objects;

@@ -14,10 +14,11 @@ use sandbar_store::{SealedFile, SharedMemory};
 
 use super::doorbell::Doorbell;
 use super::layout::{MEMORY_BYTES, NO_TASK, rings, words};
+use super::message_sender::MessageSender;
 use super::messages::{NodeMessage, StartTask};
 use super::node_doorbell::NodeDoorbell;
 use super::packets::Packet;
-use super::ring::{Receiver, Sender, TaskSender};
+use super::ring::{Receiver, TaskSender};
 use crate::GpuProcesses;
 use crate::child::WorkerChild;
 use crate::compiler::CompiledComponent;
@@ -51,15 +52,14 @@ pub struct ProgramWorker {
     memory: Arc<SharedMemory>,
     doorbell: Doorbell,
     from_worker: Receiver,
-    to_worker: Sender,
+    to_worker: MessageSender,
     tasks: TaskSender,
-    /// Frames and packets that wait for room.
-    frames: VecDeque<Vec<u8>>,
+    /// Packets that wait for room in the socket.
     packets: VecDeque<(Vec<u8>, Vec<SealedFile>)>,
     received: Vec<u8>,
     buffer: Vec<u8>,
-    /// Whether the worker has not been notified of some messages or tasks.
-    has_unsent: bool,
+    /// Whether the worker has messages or tasks for which it was not woken.
+    must_wake: bool,
 }
 
 /// Position of an assigned task in the task ring. The task has started when the worker is past that position.
@@ -123,14 +123,13 @@ impl ProgramWorker {
             socket,
             doorbell: Doorbell::at(memory.clone(), words::DOORBELL),
             from_worker: Receiver::new(worker_messages),
-            to_worker: Sender::closed(node_messages),
+            to_worker: MessageSender::new(node_messages),
             tasks: TaskSender::new(tasks),
             memory,
-            frames: VecDeque::new(),
             packets: VecDeque::new(),
             received: Vec::new(),
             buffer: Vec::new(),
-            has_unsent: false,
+            must_wake: false,
         };
         let mut buffer = Vec::new();
         // A task requests its own share of a GPU, so there is no further sharing.
@@ -187,10 +186,7 @@ impl ProgramWorker {
         self.buffer.clear();
         // Writing to a `Vec` cannot fail.
         let _ = postcard::to_io(message, &mut self.buffer);
-        self.has_unsent = true;
-        if !self.frames.is_empty() || self.to_worker.write(&self.buffer).is_none() {
-            self.frames.push_back(self.buffer.clone());
-        }
+        self.to_worker.send(&self.buffer);
     }
 
     /// Like [`ProgramWorker::send`], with a value in a file.
@@ -205,15 +201,15 @@ impl ProgramWorker {
 
     /// Assigns a task. Returns `None` when the ring is full, or when earlier messages still wait for room.
     pub fn assign(&mut self, task: &StartTask<'_>) -> Option<TaskPosition> {
-        if !self.frames.is_empty() {
+        if self.to_worker.has_waiting() {
             return None;
         }
         self.buffer.clear();
         let _ = postcard::to_io(task, &mut self.buffer);
         // Earlier messages must arrive first.
-        self.to_worker.publish();
+        self.must_wake |= self.to_worker.publish();
         let end = self.tasks.send(&self.buffer)?;
-        self.has_unsent = true;
+        self.must_wake = true;
         Some(TaskPosition(end))
     }
 
@@ -232,17 +228,11 @@ impl ProgramWorker {
     /// # Errors
     /// When the worker has ended.
     pub fn flush(&mut self) -> io::Result<()> {
-        while let Some(frame) = self.frames.front() {
-            if self.to_worker.write(frame).is_none() {
-                break;
-            }
-            self.frames.pop_front();
-        }
         if !self.packets.is_empty() {
             self.send_packets()?;
         }
-        if std::mem::take(&mut self.has_unsent) {
-            self.to_worker.publish();
+        self.must_wake |= self.to_worker.publish();
+        if std::mem::take(&mut self.must_wake) {
             self.doorbell.ring();
         }
         Ok(())
