@@ -49,7 +49,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
         ))
     }),
     ("reserves-memory", || {
-        let all: Vec<_> = (0..64).map(|_| sleeps::options().memory(1 << 30).submit()).collect();
+        let all: Vec<_> = (0..2000).map(|_| sleeps::options().memory(64 << 20).submit()).collect();
         Ok(outcome(get_all(&all)))
     }),
     ("spins-without-processors", || {

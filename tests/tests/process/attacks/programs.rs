@@ -47,7 +47,7 @@ pub const KINDS: &[Kind] = &[
     program("reserves-all-processors", "reserves all processors and sleeps", GoesOn),
     program("reserves-groups-without-end", "reserves groups up to the limit", Says("task-limit")),
     program("reserves-what-never-fits", "reserves groups that no node can hold", Says("infeasible")),
-    program("reserves-memory", "reserves the node's memory and sleeps", Either(&GoesOn, &Says("infeasible"))),
+    program("reserves-memory", "reserves the node's memory and sleeps", GoesOn),
     program("spins-without-processors", "computes in many tasks that demand no processor", GoesOn),
     program("spins", "computes in more tasks than there are processors", GoesOn),
     program("urges", "submits tasks of the highest priority", GoesOn),
