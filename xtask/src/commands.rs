@@ -49,28 +49,32 @@ pub fn test(workspace: &Workspace, test_args: &[OsString]) -> Result {
 }
 
 /// Options of `hostile`, and the variables that set them in the tests.
-const HOSTILE_OPTIONS: [(&str, &str); 4] = [
+const HOSTILE_OPTIONS: [(&str, &str); 5] = [
     ("--runs", "SANDBAR_HOSTILE_RUNS"),
     ("--tenants", "SANDBAR_HOSTILE_TENANTS"),
     ("--tries", "SANDBAR_TRIES"),
+    ("--marks", "SANDBAR_MARKS"),
     ("--seed", "SANDBAR_SEED"),
 ];
-/// Attacks and tries by default.
+/// Attacks, tries, and tasks that leave marks, by default.
 const HOSTILE_RUNS: &str = "1000";
 const HOSTILE_TENANTS: &str = "5";
 const HOSTILE_TRIES: &str = "10000";
+const HOSTILE_MARKS: &str = "100000";
 
-/// Runs attacks drawn at random by several tenants beside a victim, and compares answers about what others have with those
-/// about what does not exist.
+/// Runs attacks drawn at random by several tenants beside a victim, compares answers about what others have with those
+/// about what does not exist, and has tasks search for marks of others.
 pub fn hostile(workspace: &Workspace, arguments: &[OsString]) -> Result {
     let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
-    let mut values =
-        [Some(HOSTILE_RUNS), Some(HOSTILE_TENANTS), Some(HOSTILE_TRIES), None].map(|value| value.map(str::to_owned));
+    let mut values = [Some(HOSTILE_RUNS), Some(HOSTILE_TENANTS), Some(HOSTILE_TRIES), Some(HOSTILE_MARKS), None]
+        .map(|value| value.map(str::to_owned));
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
         let at = HOSTILE_OPTIONS.iter().position(|(option, _)| *option == argument);
         let usage = || {
-            Failure::Usage(format!("`hostile` takes --runs N, --tenants N, --tries N and --seed N, not `{argument}`"))
+            Failure::Usage(format!(
+                "`hostile` takes --runs N, --tenants N, --tries N, --marks N and --seed N, not `{argument}`"
+            ))
         };
         let value = arguments.next().filter(|value| value.parse::<u64>().is_ok());
         values[at.ok_or_else(usage)?] = Some(value.ok_or_else(usage)?);
@@ -85,6 +89,7 @@ pub fn hostile(workspace: &Workspace, arguments: &[OsString]) -> Result {
         "process",
         "attacks::storm",
         "attacks::absence",
+        "attacks::marks",
         "--",
         "--test-threads=1",
         "--nocapture",

@@ -33,7 +33,7 @@ Commands:
                      takes seconds: [-p CRATE] [--test PROGRAM] [NAME ...] [-- OPTIONS of test programs]
   hostile [OPTIONS]  run attacks drawn at random by several tenants beside a victim (tests/tests/process/attacks), and print
                      what the victim noticed: [--runs N] [--tenants N] [--seed N]; compare answers about things of others
-                     and absent ones: [--tries N]
+                     and absent ones: [--tries N]; have tasks search for what others left in memory: [--marks N]
   lint               check formatting, clippy and the SDK's rustdoc (warnings are errors); cargo-deny if it is installed
   check              lint and test: both must pass before a change is merged
   data KIND ...      generate data: taxi DIR, housing FILE, csvs DIR, small FILE (see `data --help`)

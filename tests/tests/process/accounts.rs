@@ -14,7 +14,7 @@ fn task(name: &str) -> String {
 }
 
 /// Returns the rows of `host usage` of an operator.
-fn usage(nodes: &Nodes, more: &[&str]) -> Vec<Value> {
+pub fn usage(nodes: &Nodes, more: &[&str]) -> Vec<Value> {
     let line = [&["usage", "--json", "--data", "1"][..], more].concat();
     nodes.lab.host(&line).expect_code(0).json()["rows"].as_array().expect("rows").clone()
 }

@@ -9,6 +9,7 @@ mod demands;
 mod floods;
 mod forged;
 mod imports;
+mod marks;
 mod memory;
 
 use sandbar_guest::prelude::*;

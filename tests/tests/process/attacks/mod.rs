@@ -8,6 +8,7 @@ mod absence;
 mod client;
 mod components;
 mod door;
+mod marks;
 mod programs;
 mod scene;
 mod storm;

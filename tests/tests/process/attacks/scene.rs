@@ -11,7 +11,7 @@ use super::client::{Account, Program};
 use super::{Attack, Kind, Outcome};
 use crate::cluster::Nodes;
 
-const HOSTILE_PROGRAM: &str = "tests/hostile/program";
+pub const HOSTILE_PROGRAM: &str = "tests/hostile/program";
 /// Program and steps of each task of the victim's job.
 const VICTIM_PROGRAM: &str = "tests/programs/tasks";
 const VICTIM_STEPS: u64 = 2_000_000;
