@@ -269,6 +269,7 @@ pub(crate) struct Submit {
   host predict out/models.parquet --input data/new.parquet --output predictions.parquet
   host predict out/models.parquet --input data/new.csv --output p.csv --model tree --file 2019-01.parquet
   host predict models.parquet --input new.csv --output p.csv --component udfs/models   (if the cache lacks it)
+  host predict models.parquet --input new.csv --output p.csv --node 10.0.0.1:7410      (in a cluster)
 
 Exit codes: 0 success, 1 some rows could not be predicted or the command failed, 2 wrong usage;
 129, 130 and 143 ended by a hang-up, an interrupt (Ctrl-C) or a request to terminate.")]
@@ -295,6 +296,11 @@ pub(crate) struct Predict {
     /// Number of worker processes [default: one per core]
     #[arg(long, value_name = "N", value_parser = workers)]
     pub workers: Option<usize>,
+    #[command(flatten)]
+    pub remote: crate::cluster_args::Remote,
+    /// With `--node`: print the job's id and do not wait for the predictions; `host jobs output` gets them.
+    #[arg(long, requires = "node")]
+    pub no_wait: bool,
     /// Print one JSON object on standard output.
     #[arg(long)]
     pub json: bool,

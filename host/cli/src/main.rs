@@ -305,6 +305,9 @@ fn recorder_of(spec: &ProgramSpec) -> JobRecorder {
 }
 
 async fn run_predict(predict: args::Predict, interruption: &Interruption) -> Result<ExitCode, CliError> {
+    if predict.remote.node.is_some() {
+        return remote_jobs::predict(predict, interruption).await;
+    }
     interruption.set_outcome(NOTHING_WRITTEN);
     let (quiet, form) = (predict.quiet, OutputForm::new(predict.json, predict.quiet));
     let shares = Shares { workers: predict.workers, ..Shares::default() };

@@ -10,6 +10,7 @@ use sandbar_node::{
 };
 
 use crate::args::Submit;
+use crate::cluster_args::Remote;
 use crate::error::CliError;
 use crate::output::OutputForm;
 use crate::remote_client::client;
@@ -47,7 +48,7 @@ pub(crate) async fn submit_program(submit: Submit, interruption: &Interruption) 
     });
     let (work, contents) = work.await.map_err(CliError::failed)??;
     let new = NewClusterJob::new(&program, JobWork::Program(work), submit.key.clone());
-    let Some((job, _)) = submit_and_follow(&submit, new, &contents, interruption).await? else {
+    let Some((job, _)) = submit_and_follow(&Submission::of(&submit)?, new, &contents, interruption).await? else {
         return Ok(ExitCode::SUCCESS);
     };
     ended(&job, OutputForm::new(submit.json, submit.quiet))
@@ -76,21 +77,42 @@ fn file_arguments(
     Ok(named)
 }
 
+/// How a job is submitted.
+pub(crate) struct Submission {
+    pub(crate) remote: Remote,
+    pub(crate) no_wait: bool,
+    pub(crate) json: bool,
+    pub(crate) quiet: bool,
+}
+
+impl Submission {
+    /// Returns how `host submit` does it.
+    pub(crate) fn of(submit: &Submit) -> Result<Submission, CliError> {
+        if submit.shares.is_of_programs() || submit.shares.workers.is_some() || submit.shares.memory.is_some() {
+            let message = "--workers, --memory and program resources can't be set with --node: set them on the cluster's \
+                           nodes (see `host serve --help`)";
+            return Err(CliError::Usage(message.to_owned()));
+        }
+        let remote = Remote {
+            node: submit.node.clone(),
+            timeouts: submit.timeouts.clone(),
+            token: submit.member.token.clone(),
+            data: submit.member.data.clone(),
+        };
+        Ok(Submission { remote, no_wait: submit.no_wait, json: submit.json, quiet: submit.quiet })
+    }
+}
+
 /// Submits a job, and follows it to its end. Returns the finished job and the client; `None` with `--no-wait`.
 pub(crate) async fn submit_and_follow(
-    submit: &Submit,
+    submit: &Submission,
     new: NewClusterJob,
     contents: &UploadContents,
     interruption: &Interruption,
 ) -> Result<Option<(ClusterJob, ClusterClient)>, CliError> {
-    if submit.shares.is_of_programs() || submit.shares.workers.is_some() || submit.shares.memory.is_some() {
-        let message = "--workers, --memory and program resources can't be set with --node: set them on the cluster's \
-                       nodes (see `host serve --help`)";
-        return Err(CliError::Usage(message.to_owned()));
-    }
-    let Some(node) = &submit.node else { return Err(CliError::Usage("--node is missing".to_owned())) };
-    let (token, data) = (submit.member.token.clone(), submit.member.data.clone());
-    let mut client = client(node, token, data, submit.timeouts.clone()).await?;
+    let Some(node) = &submit.remote.node else { return Err(CliError::Usage("--node is missing".to_owned())) };
+    let Remote { token, data, timeouts, .. } = submit.remote.clone();
+    let mut client = client(node, token, data, timeouts).await?;
     interruption.set_outcome(format!("the job may have been submitted: check with `host jobs list --node {node}`"));
     let job = client.submit(new, contents).await.map_err(CliError::failed)?;
     let id = job.id.short().to_owned();

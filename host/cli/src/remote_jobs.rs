@@ -1,20 +1,21 @@
-//! Job files in a cluster: `host submit job.toml --node`, and their outputs.
+//! Job files and predictions in a cluster: `host submit job.toml --node`, `host predict --node`, and their outputs.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use sandbar_node::{
-    BuildReporter, ClusterJob, Job, JobComponent, JobFileWork, JobWork, NamedJobFiles, NamedStoredFile, NewClusterJob,
-    NodeError, RunState, UploadContents, keep_component, machine,
+    BuildReporter, ClusterJob, Job, JobComponent, JobFileWork, JobWork, ModelComponent, NamedJobFiles,
+    NamedPredictionFiles, NamedStoredFile, NewClusterJob, NodeError, PredictSpec, PredictionWork, RunState,
+    UploadContents, keep_component, machine,
 };
 use serde_json::Value;
 
-use crate::args::Submit;
+use crate::args::{Predict, Submit};
 use crate::cluster_args::Remote;
 use crate::components;
 use crate::error::CliError;
 use crate::output::{self, OutputForm};
-use crate::remote::submit_and_follow;
+use crate::remote::{Submission, submit_and_follow};
 use crate::remote_client::client;
 use crate::signals::{self, Interruption};
 use crate::table::size;
@@ -28,7 +29,8 @@ pub(crate) async fn submit(submit: Submit, job: Job, interruption: &Interruption
     let (work, contents) = work(job, &submit).await?;
     let job_file = submit.job.display().to_string();
     let new = NewClusterJob::new(&job_file, JobWork::JobFile { job_file: Box::new(work) }, submit.key.clone());
-    let Some((job, mut client)) = submit_and_follow(&submit, new, &contents, interruption).await? else {
+    let Some((job, mut client)) = submit_and_follow(&Submission::of(&submit)?, new, &contents, interruption).await?
+    else {
         return Ok(ExitCode::SUCCESS);
     };
     if job.output.is_some() {
@@ -36,6 +38,66 @@ pub(crate) async fn submit(submit: Submit, job: Job, interruption: &Interruption
     }
     client.close().await;
     ended(&job, &output, OutputForm::new(submit.json, submit.quiet))
+}
+
+/// Predicts in a cluster, and writes the predictions to the output path.
+pub(crate) async fn predict(predict: Predict, interruption: &Interruption) -> Result<ExitCode, CliError> {
+    if predict.workers.is_some() {
+        let message = "--workers can't be set with --node: set it on the cluster's nodes (see `host serve --help`)";
+        return Err(CliError::Usage(message.to_owned()));
+    }
+    let submission = Submission {
+        remote: predict.remote.clone(),
+        no_wait: predict.no_wait,
+        json: predict.json,
+        quiet: predict.quiet,
+    };
+    let spec = PredictSpec::from(predict);
+    let report = |text: String| output::message(&text);
+    let reporter = (!submission.quiet).then_some(&report as BuildReporter<'_>);
+    let named = NamedPredictionFiles::find(&spec, &machine::shipped(), &machine::cache_folder()?, reporter).await;
+    let named = named.map_err(|error| CliError::from(NodeError::from(error)))?;
+    let output = spec.output.clone();
+    let models = spec.models.display().to_string();
+    let work = tokio::task::spawn_blocking(move || prediction_work(spec, named));
+    let (work, contents) = work.await.map_err(CliError::failed)??;
+    let new = NewClusterJob::new(&models, JobWork::Prediction { prediction: Box::new(work) }, None);
+    let Some((job, mut client)) = submit_and_follow(&submission, new, &contents, interruption).await? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    if job.output.is_some() {
+        client.download_output(job.id.as_str(), &output).await.map_err(CliError::failed)?;
+    }
+    client.close().await;
+    ended(&job, &output.display().to_string(), OutputForm::new(submission.json, submission.quiet))
+}
+
+/// Reads the files of a prediction.
+fn prediction_work(
+    spec: PredictSpec,
+    named: NamedPredictionFiles,
+) -> Result<(PredictionWork, UploadContents), CliError> {
+    let mut contents = UploadContents::default();
+    let mut stored = |name: String, path: &Path| {
+        let content = contents.add(path).map_err(CliError::failed)?;
+        Ok::<_, CliError>(NamedStoredFile { name, content })
+    };
+    let models = stored(spec.models.display().to_string(), &spec.models)?;
+    let inputs = named.inputs.into_iter().map(|input| stored(input.name, &input.path));
+    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+    let mut components = Vec::with_capacity(named.components.len());
+    for ModelComponent { component, shown, file } in named.components {
+        let (id, bytes) = contents.add_component(&file).map_err(CliError::failed)?;
+        if id != component {
+            let message = format!("{}: it has changed meanwhile; try again", file.display());
+            return Err(CliError::Failed(message));
+        }
+        let (name, found) = (component.to_string(), shown.display().to_string());
+        components.push(JobComponent { name, found, component, bytes });
+    }
+    let output = spec.output.display().to_string();
+    let work = PredictionWork { models, inputs, output, model: spec.model, file: spec.file, components };
+    Ok((work, contents))
 }
 
 /// Finds what a job names on this machine.
@@ -75,6 +137,9 @@ fn ended(job: &ClusterJob, output: &str, form: OutputForm) -> Result<ExitCode, C
         let model = failure["model"].as_str().map_or_else(String::new, |model| format!(", model {model}"));
         output::message(&format!("failed: {}{model}: {} [{}]", text("group"), text("message"), text("code")));
     }
+    if let Some(failure) = job.result["failure"].as_str() {
+        output::message(&format!("failed: {failure}"));
+    }
     if let Some(error) = &job.error {
         output::message(&format!("error: {error}"));
     }
@@ -94,6 +159,16 @@ fn ended(job: &ClusterJob, output: &str, form: OutputForm) -> Result<ExitCode, C
 fn summary(result: &Value, output: &str) -> String {
     let number = |field: &str| result[field].as_u64().unwrap_or_default();
     let (rows, bytes) = (number("rows"), size(number("bytes")));
+    if result.get("without_model").is_some() {
+        return format!(
+            "predicted {rows} rows; {} dropped by the transforms, {} without a model, {} failed\npredictions: {output} ({} \
+             rows, {bytes})",
+            number("rows_dropped"),
+            number("without_model"),
+            number("failed"),
+            number("rows_written")
+        );
+    }
     match result.get("models") {
         Some(_) => format!(
             "{} models of {} groups from {rows} rows; {} failed, {} skipped\nmodels: {output} ({bytes})",

@@ -67,7 +67,7 @@ pub use files::{FileId, NamedStoredFile, StoredFile};
 pub use jobs::fuzz_tenant_request;
 pub use jobs::{
     ClientTimeouts, ClusterClient, ClusterJob, FileArgument, FollowEvent, JobComponent, JobFileWork, JobWork,
-    NewClusterJob, ProgramWork, SubmissionKey, UploadContents,
+    NewClusterJob, PredictionWork, ProgramWork, SubmissionKey, UploadContents,
 };
 pub use member::{Member, MemberState};
 pub use node_services::NodeServices;

@@ -21,5 +21,5 @@ pub use error::FunctionError;
 pub use find::find_component;
 pub use inspect::{Inspected, InspectedFunction, InspectedParameter};
 pub use loader::{FunctionLoader, LoadedComponent, LoaderOptions, cached_component};
-pub use model_functions::ModelFunctions;
+pub use model_functions::{ModelComponent, ModelComponents, ModelFunctions};
 pub use origin::{FunctionOrigin, keep_component};

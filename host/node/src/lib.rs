@@ -15,10 +15,10 @@ pub use sandbar_cluster::{
     AddressError, AuditActor, AuditError, AuditRecord, AuditSummary, ClientTimeouts, Cluster, ClusterClient,
     ClusterError, ClusterJob, ClusterOptions, ComponentError, ComponentKey, ComponentReference, ComponentSignature,
     ComponentVersion, FileArgument, FileId, FollowEvent, JobComponent, JobFileWork, JobWork, ListenOn, Member,
-    MemberState, NamedStoredFile, NewClusterJob, NewComponent, NewToken, NodeAddress, ProgramWork, RegisteredComponent,
-    StoredFile, SubmissionKey, Tenant, TenantError, TenantSettings, TenantToken, TokenUse, UploadContents, UsageBy,
-    UsageQuery, UsageReport, UsageRow, audit_folder, create_cluster, create_node_token, read_audit, signed_message,
-    verify_audit,
+    MemberState, NamedStoredFile, NewClusterJob, NewComponent, NewToken, NodeAddress, PredictionWork, ProgramWork,
+    RegisteredComponent, StoredFile, SubmissionKey, Tenant, TenantError, TenantSettings, TenantToken, TokenUse,
+    UploadContents, UsageBy, UsageQuery, UsageReport, UsageRow, audit_folder, create_cluster, create_node_token,
+    read_audit, signed_message, verify_audit,
 };
 /// Targets of log lines: each is the target of a module or a prefix of its submodules' targets.
 pub mod log_targets {
@@ -52,8 +52,9 @@ pub use sandbar_store::Heap;
 pub use sandbar_train::fuzz_model_metadata;
 pub use sandbar_train::{
     ColumnPlan, FoundComponent, FunctionPlan, GroupFailure, InputPlan, InputSpec, Job, JobFileError, JobOutcome,
-    JobPlan, ModelPlan, ModelSpec, NamedJobFiles, OutputPlan, OutputSpec, Override, PredictSpec, PredictSummary,
-    RowsSummary, TextTable, TrainError, TrainPlan, TrainSpec, TrainSummary, TransformSpec,
+    JobPlan, ModelComponent, ModelPlan, ModelSpec, NamedJobFiles, NamedPredictionFiles, OutputPlan, OutputSpec,
+    Override, PredictSpec, PredictSummary, RowsSummary, TextTable, TrainError, TrainPlan, TrainSpec, TrainSummary,
+    TransformSpec,
 };
 #[doc(hidden)]
 pub use sandbar_wire::fuzz_join_token;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use sandbar_core::Limits;
 use sandbar_dataset::{DatasetError, Scan, ScanOptions};
 use sandbar_dense::DeviceChoice;
 use sandbar_functions::{FunctionLoader, JobFunctions};
@@ -70,12 +71,15 @@ impl JobExecution {
     /// Returns the functions of a job.
     pub(crate) fn job_functions(&self, job: &Job) -> JobFunctions {
         let components = self.sources.as_ref().map(|sources| sources.components.clone());
-        // This node's limits hold for jobs of other machines.
-        let limits = match self.sources {
+        JobFunctions::new(self.functions.clone(), self.limits(job), components)
+    }
+
+    /// Returns the limits of a job's calls. This node's limits hold for jobs of other machines.
+    pub(crate) fn limits(&self, job: &Job) -> Limits {
+        match self.sources {
             Some(_) => job.limits.within(&self.functions.options().limits),
             None => job.limits,
-        };
-        JobFunctions::new(self.functions.clone(), limits, components)
+        }
     }
 
     /// Returns a finder of rows of a job's input.

@@ -39,7 +39,7 @@ pub use job::{InputSpec, Job, JobFileError, ModelSpec, OutputSpec, Override, Tra
 pub use job_run::JobOutcome;
 #[doc(hidden)]
 pub use metadata::fuzz_model_metadata;
-pub use named_files::{FoundComponent, NamedJobFiles};
+pub use named_files::{FoundComponent, NamedJobFiles, NamedPredictionFiles};
 pub use options::JobRunnerOptions;
 pub use plan::{ColumnPlan, FunctionPlan, InputPlan, JobPlan, ModelPlan, OutputPlan, TrainPlan};
 pub use predict::{PredictSpec, PredictSummary};
@@ -47,7 +47,7 @@ pub use results::{FittedModels, GroupFailure, TextTable};
 pub use rows::RowsSummary;
 pub use runner::JobRunner;
 pub use sandbar_dataset::NamedFile;
-pub use sandbar_functions::NamedComponent;
+pub use sandbar_functions::{ModelComponent, NamedComponent};
 pub use sources::JobSources;
 pub use stored_rows::create_row_group_reader;
 pub use train::TrainSummary;

@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use sandbar_core::{Code, ComponentId, Fault};
-use sandbar_dataset::{MetadataEntry, read_metadata};
+use sandbar_dataset::{DatasetError, MetadataEntry, read_metadata};
 use sandbar_functions::{FunctionLoader, FunctionOrigin};
 use sandbar_machine::missing;
 use serde::{Deserialize, Serialize};
@@ -32,12 +32,17 @@ pub(crate) struct JobMetadata {
 }
 
 impl JobMetadata {
-    /// Reads and validates the metadata of a model file.
-    pub(crate) fn read(models: &Path) -> Result<JobMetadata, TrainError> {
-        if !is_parquet(models)? {
+    /// Reads and validates the metadata of the model file `file`, which messages call `models`.
+    pub(crate) fn read(file: &Path, models: &Path) -> Result<JobMetadata, TrainError> {
+        if !is_parquet(file)? {
             return Err(invalid_models(models, "it is no output of `host submit`, which is a Parquet file"));
         }
-        let entries = read_metadata(models)?;
+        let entries = read_metadata(file).map_err(|error| match error {
+            DatasetError::Read { line, reason, .. } => {
+                DatasetError::Read { file: models.display().to_string(), line, reason }
+            }
+            error => error,
+        })?;
         let text =
             entries.iter().find(|entry| entry.key == METADATA_KEY).map(|entry| &entry.value).ok_or_else(|| {
                 invalid_models(models, "it is no output of `host submit`: it lacks the metadata of a job")

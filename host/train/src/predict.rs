@@ -4,6 +4,7 @@ mod keys;
 mod models;
 mod spec;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -39,24 +40,34 @@ const MODEL_BYTES_MAX: usize = 64 << 20;
 const PREDICTION: &str = "prediction";
 
 impl JobExecution {
-    /// Predicts with stored models.
+    /// Predicts with the stored models in the file `models`.
     ///
     /// # Errors
     /// Fails if the models or the input are unusable.
-    pub(crate) async fn predict(&self, spec: &PredictSpec) -> Result<PredictSummary, TrainError> {
+    pub(crate) async fn predict(&self, spec: &PredictSpec, models: &Path) -> Result<PredictSummary, TrainError> {
         let start = Instant::now();
         self.progress.enter(Phase::Preparing, 0);
         let models_name = spec.models.to_string_lossy();
+        let sources = self.sources.as_deref();
         let to = OutputSpec { path: spec.output.to_string_lossy().into(), format: None, partition_by: Vec::new() };
         output::check(&to, false).map_err(|e| TrainError::Invalid(e.to_string()))?;
         let StoredModels { models, transforms, text } =
-            ModelSet::open(self, JobMetadata::read(&spec.models)?, spec).await?;
+            ModelSet::open(self, JobMetadata::read(models, &spec.models)?, spec, models).await?;
         let columns = transforms.first().and_then(|first| first.needed_columns(None));
-        let source = ScanSource { paths: spec.input.clone(), columns, text, ..ScanSource::default() };
+        let named = sources.map(|sources| sources.inputs.clone());
+        let source = ScanSource { paths: spec.input.clone(), named, columns, text, ..ScanSource::default() };
         let scan = Scan::open(source.clone(), ScanOptions::default()).await;
-        let scan = scan.map_err(|error| missing_input(error, &spec.input, |_| "`--input`".to_owned()))?;
-        let inputs = scan.files().iter().map(String::as_str).chain([&*models_name]);
-        let target = output::writable_row_target(&to, inputs)?;
+        let scan = scan.map_err(|error| match sources {
+            Some(_) => error,
+            None => missing_input(error, &spec.input, |_| "`--input`".to_owned()),
+        })?;
+        let target = match sources {
+            Some(sources) => output::row_target_at(&to, &sources.output)?,
+            None => {
+                let inputs = scan.files().iter().map(String::as_str).chain([&*models_name]);
+                output::writable_row_target(&to, inputs)?
+            }
+        };
         let context = Arc::new(PredictionContext {
             pipeline: Pipeline::new(transforms, self.calls.clone(), None),
             models,

@@ -1,5 +1,6 @@
 //! The runner of job files and predictions.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use sandbar_core::{JobRun, TenantId};
@@ -76,7 +77,23 @@ impl JobRunner {
     /// Fails if the models or the input are unusable. Rows without a model, or whose prediction fails, have null
     /// predictions.
     pub async fn predict(&self, spec: &PredictSpec, tenant: TenantId) -> Result<PredictSummary, TrainError> {
-        self.start("predict", tenant, JobRun::first("predict"))?.predict(spec).await
+        self.start("predict", tenant, JobRun::first("predict"))?.predict(spec, &spec.models).await
+    }
+
+    /// Predicts with the stored models in the file `models`, with these files. Opens none of the paths of `spec`. `run`
+    /// is the job's run, in accounts.
+    ///
+    /// # Errors
+    /// Fails like [`JobRunner::predict`].
+    pub async fn predict_with(
+        &self,
+        spec: &PredictSpec,
+        models: &Path,
+        tenant: TenantId,
+        run: JobRun,
+        sources: Arc<JobSources>,
+    ) -> Result<PredictSummary, TrainError> {
+        JobExecution { sources: Some(sources), ..self.start("predict", tenant, run)? }.predict(spec, models).await
     }
 
     fn start(&self, name: &'static str, tenant: TenantId, run: JobRun) -> Result<JobExecution, TrainError> {

@@ -265,6 +265,82 @@ fn job_files_run_in_a_cluster_as_on_one_machine() {
 }
 
 #[test]
+fn predictions_of_a_cluster_are_those_of_one_machine() {
+    let nodes = Nodes::start(2);
+    let ada = Tenant::new(&nodes, "ada");
+    let [first, second] = ["node-1", "node-2"].map(|name| nodes.address(name));
+    ada.host(&first, &texts(&taxi(taxi_files(), "models.parquet", 7))).expect_code(0);
+    let input = taxi_files()[0].to_str().expect("a path");
+    let predict =
+        |more: &[&'static str]| [&["predict", "models.parquet", "--input", input, "--output"][..], more].concat();
+    let local = nodes.lab.host(&predict(&["local.csv"])).expect_code(0);
+    let ended = ada.host(&second, &predict(&["out/remote.csv"])).expect_code(0);
+    assert_eq!(read(&nodes.lab, "out/remote.csv"), read(&nodes.lab, "local.csv"));
+    // The same words, but for times and paths.
+    let counts = |text: &str| text.split_once("; ").expect("counts").1.split([';', '\n']).next().map(str::to_owned);
+    assert_eq!(counts(&ended.stdout), counts(&local.stdout), "{} and {}", ended.stdout, local.stdout);
+    let job = ada.host(&second, &predict(&["again.csv", "--json"])).expect_code(0).json();
+    assert_eq!((&job["state"], &job["result"]["failed"]), (&json!("succeeded"), &json!(0)), "{job}");
+    let expected = nodes.lab.host(&predict(&["local.csv", "--json"])).expect_code(0).json();
+    for field in ["rows", "rows_written", "without_model", "bytes"] {
+        assert_eq!(job["result"][field], expected[field], "{field}");
+    }
+    // Without waiting, the predictions are fetched later.
+    let id = ada.host(&first, &predict(&["later.csv", "--no-wait"])).expect_code(0).stdout;
+    until("they are there", || ada.status(&first, id.trim())["state"] == "succeeded");
+    ada.host(&second, &["jobs", "output", id.trim(), "--output", "later.csv"]).expect_code(0);
+    assert_eq!(read(&nodes.lab, "later.csv"), read(&nodes.lab, "local.csv"));
+    // Mistakes have the messages of a local run.
+    for (line, code, expected_text) in [
+        (&["predict", input, "--input", input, "--output", "none.csv"][..], 2, "it lacks the metadata of a job"),
+        (&["predict", "nothing.parquet", "--input", input, "--output", "none.csv"], 1, "nothing.parquet"),
+        (&predict(&["none.csv", "--model", "nothing"]), 1, "it has no models `nothing`"),
+        (&predict(&["none.xyz"]), 1, "xyz"),
+        (&predict(&["none.csv", "--workers", "1"]), 2, "--workers can't be set with --node"),
+        (&predict(&["none.csv", "--input", "nothing.csv"]), 1, "`--input` names it: there is no such file"),
+    ] {
+        let ended = ada.host(&first, line);
+        assert_eq!(ended.status.code(), Some(code), "{line:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(expected_text), "{line:?}: {}", ended.stderr);
+        let own_path = nodes.lab.path("1");
+        assert!(!ended.stderr.contains(own_path.to_str().expect("a path")), "{line:?}: {}", ended.stderr);
+    }
+    assert!(!nodes.lab.path("none.csv").exists());
+    // Models use no component that did not come with them, though their tenant and the node have it; nor are models what
+    // their metadata's hash alone says.
+    let work = ada.status(&first, job["id"].as_str().expect("an id"))["prediction"].clone();
+    runtime().block_on(async {
+        let client = Client::connect(&nodes, &ada, "node-1").await;
+        for (change, expected_text) in [
+            ("components", "did not come with the models"),
+            ("models", "it is no output of `host submit`, which is a Parquet file"),
+        ] {
+            let mut changed = work.clone();
+            match change {
+                "components" => changed["components"] = json!([]),
+                _ => {
+                    changed["models"]["file"] = json!(hash(b"k"));
+                    changed["models"]["bytes"] = json!(1);
+                }
+            }
+            let request = json!({ "submit": { "key": change, "program": "p", "prediction": changed } });
+            let mut frames = client.send(request.to_string().as_bytes()).await;
+            let mut response = next(&mut frames).await;
+            if response["send-content"].is_string() {
+                for chunk in [&b"k"[..], b""] {
+                    frames.send(chunk).await.unwrap();
+                }
+                response = next(&mut frames).await;
+            }
+            let id = response["job"]["id"].as_str().unwrap_or_else(|| panic!("{response}")).to_owned();
+            until("it has failed", || ada.status(&first, &id)["state"] == "failed");
+            let error = ada.status(&first, &id)["error"].to_string();
+            assert!(error.contains(expected_text), "{error}");
+        }
+    });
+}
+
+#[test]
 fn job_files_are_stopped_and_leave_nothing() {
     let nodes = Nodes::start(1);
     let ada = Tenant::new(&nodes, "ada");

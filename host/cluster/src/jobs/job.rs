@@ -66,9 +66,9 @@ pub struct ClusterJob {
     pub handed_over: bool,
     /// Node of the last run.
     pub node: String,
-    /// Result of the first task; the summary of a job file's run.
+    /// Result of the first task; the summary of the run of a job file or a prediction.
     pub result: serde_json::Value,
-    /// Output of a job file, once it has succeeded.
+    /// Output of a job file or a prediction, once it has succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<StoredFile>,
     /// Why the job failed or was stopped.
@@ -85,6 +85,11 @@ pub enum JobWork {
     JobFile {
         /// The job.
         job_file: Box<JobFileWork>,
+    },
+    /// Predictions with the models of a job file.
+    Prediction {
+        /// The prediction.
+        prediction: Box<PredictionWork>,
     },
     /// A program.
     Program(ProgramWork),
@@ -128,10 +133,27 @@ pub struct JobFileWork {
     pub components: Vec<JobComponent>,
 }
 
-/// A component of a job file's functions.
+/// A prediction with stored models. Its paths are names for messages: nodes open none of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PredictionWork {
+    /// The model file.
+    pub models: NamedStoredFile,
+    /// The rows.
+    pub inputs: Vec<NamedStoredFile>,
+    /// Output, whose extension sets the format.
+    pub output: String,
+    /// Label of the models to use; by default the best model of each group.
+    pub model: Option<String>,
+    /// For models per file: the training file whose models to use.
+    pub file: Option<String>,
+    /// Components of the models' functions.
+    pub components: Vec<JobComponent>,
+}
+
+/// A component of the functions of a job file or of models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobComponent {
-    /// Path in the job's functions, before the `#`.
+    /// Path in the job's functions, before the `#`; for models, the component's id.
     pub name: String,
     /// Path at which the client found it.
     pub found: String,
@@ -147,15 +169,17 @@ impl JobWork {
     pub fn arguments(&self) -> &[(String, String)] {
         match self {
             JobWork::Program(program) => &program.arguments,
-            JobWork::JobFile { .. } => &[],
+            JobWork::JobFile { .. } | JobWork::Prediction { .. } => &[],
         }
     }
 
     /// Returns the components that the work needs.
     pub(crate) fn components(&self) -> Vec<ComponentId> {
+        let ids = |components: &[JobComponent]| components.iter().map(|component| component.component).collect();
         match self {
             JobWork::Program(program) => vec![program.component],
-            JobWork::JobFile { job_file } => job_file.components.iter().map(|component| component.component).collect(),
+            JobWork::JobFile { job_file } => ids(&job_file.components),
+            JobWork::Prediction { prediction } => ids(&prediction.components),
         }
     }
 
@@ -166,7 +190,15 @@ impl JobWork {
                 program.files.iter().flat_map(|argument| &argument.files).map(|file| file.content).collect()
             }
             JobWork::JobFile { job_file } => job_file.inputs.iter().map(|input| input.content).collect(),
+            JobWork::Prediction { prediction } => prediction.files().map(|file| file.content).collect(),
         }
+    }
+}
+
+impl PredictionWork {
+    /// Returns its input and, as the last one, its models.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &NamedStoredFile> {
+        self.inputs.iter().chain([&self.models])
     }
 }
 

@@ -1,4 +1,4 @@
-//! Runs of job files that tenants submit.
+//! Runs of job files and predictions that tenants submit.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -10,13 +10,16 @@ use sandbar_jobs::{
     JobCounts, JobFailure, JobLog, JobProgress, JobQuery, JobRecorder, JobResponse, LogEntry, LogOutput, LogSender,
     Phase, ProgressBars, RunState,
 };
-use sandbar_train::{JobOutcome, JobRunner, JobRunnerOptions, JobSources, NamedComponent, NamedFile, TrainError};
+use sandbar_train::{
+    JobOutcome, JobRunner, JobRunnerOptions, JobSources, NamedComponent, NamedFile, PredictSpec, PredictSummary,
+    TrainError,
+};
 use serde_json::Value;
 
-use super::job::{ClusterJob, JobComponent, JobFileWork};
+use super::job::{ClusterJob, JobComponent, JobFileWork, PredictionWork};
 use crate::components;
 use crate::error::host_fault;
-use crate::files::{self, FileUse, StoredFile};
+use crate::files::{self, FileUse, NamedStoredFile, StoredFile};
 use crate::state::{ClusterState, NodeRuntime};
 use crate::tenants::TenantSettings;
 use crate::uploads::{IncompletePath, UploadError};
@@ -53,8 +56,40 @@ impl FinishedRun {
     }
 }
 
-/// Runs a job file, and records the run.
-pub(super) async fn run(cluster: &ClusterState, job: &ClusterJob, work: &JobFileWork) -> FinishedRun {
+/// The work of a job that reads files and writes one.
+#[derive(Clone, Copy)]
+pub(super) enum FileWork<'a> {
+    JobFile(&'a JobFileWork),
+    Prediction(&'a PredictionWork),
+}
+
+impl<'a> FileWork<'a> {
+    /// Returns the files that it needs: its input, and then the models of a prediction.
+    fn files(self) -> Vec<&'a NamedStoredFile> {
+        match self {
+            FileWork::JobFile(work) => work.inputs.iter().collect(),
+            FileWork::Prediction(work) => work.files().collect(),
+        }
+    }
+
+    fn components(self) -> &'a [JobComponent] {
+        match self {
+            FileWork::JobFile(work) => &work.components,
+            FileWork::Prediction(work) => &work.components,
+        }
+    }
+
+    /// Returns the path of its output, for messages.
+    fn output(self) -> &'a str {
+        match self {
+            FileWork::JobFile(work) => &work.job.output.path,
+            FileWork::Prediction(work) => &work.output,
+        }
+    }
+}
+
+/// Runs a job file or a prediction, and records the run.
+pub(super) async fn run(cluster: &ClusterState, job: &ClusterJob, work: FileWork<'_>) -> FinishedRun {
     let (mut recorder, log) = match record(cluster, job) {
         Ok(recorded) => recorded,
         Err(fault) => return FinishedRun::failed(&fault),
@@ -79,7 +114,7 @@ fn record(cluster: &ClusterState, job: &ClusterJob) -> Result<(JobRecorder, JobL
 async fn run_recorded(
     cluster: &ClusterState,
     job: &ClusterJob,
-    work: &JobFileWork,
+    work: FileWork<'_>,
     recorder: &JobRecorder,
     log: LogSender,
 ) -> FinishedRun {
@@ -98,9 +133,9 @@ async fn run_recorded(
     }
 }
 
-/// Responds to a query: a job file has no tasks, actors and objects.
+/// Responds to a query: a job file and a prediction have no tasks, actors and objects.
 fn respond(_query: &JobQuery) -> JobResponse {
-    JobResponse::Refused("the job runs a job file, which has no tasks".to_owned())
+    JobResponse::Refused("the job runs a job file or predicts: it has no tasks".to_owned())
 }
 
 /// Reports the progress and the log lines of a run.
@@ -146,7 +181,7 @@ impl ProgressReport {
 async fn run_job(
     cluster: &ClusterState,
     job: &ClusterJob,
-    work: &JobFileWork,
+    work: FileWork<'_>,
     progress: &Arc<JobProgress>,
 ) -> Result<(Value, StoredFile), Fault> {
     let runtime = cluster.runtime.get().ok_or_else(|| host_fault("this node runs no jobs"))?;
@@ -155,23 +190,36 @@ async fn run_job(
     let _turn = cluster.jobs.turn(tenant).acquire_owned().await.map_err(host_fault)?;
     let settings = cluster.tenants.settings(tenant).unwrap_or_default();
     // Until the run has ended, this keeps its files.
-    let contents: Vec<StoredFile> = work.inputs.iter().map(|input| input.content).collect();
-    let inputs = files::fetch_all(cluster, tenant, &contents).await?;
-    for component in &work.components {
+    let contents: Vec<StoredFile> = work.files().into_iter().map(|file| file.content).collect();
+    let own_files = files::fetch_all(cluster, tenant, &contents).await?;
+    for component in work.components() {
         components::ensure_of_tenant(cluster, tenant, component.component).await?;
     }
     let scratch = cluster.tenant_files.scratch(tenant).map_err(host_fault)?;
     std::fs::create_dir(scratch.path()).map_err(host_fault)?;
-    let sources = sources(cluster, job, work, &inputs, &scratch);
+    let sources = Arc::new(sources(cluster, job, work, &own_files, &scratch));
     let runner = runner(runtime, job, &settings, progress);
-    let run = JobRun { id: job.id.as_str().to_owned(), run: job.runs };
+    let (tenant_id, run) = (job.tenant_id(), JobRun { id: job.id.as_str().to_owned(), run: job.runs });
+    let running = async {
+        match work {
+            FileWork::JobFile(work) => {
+                let outcome = runner.run_with(&work.job, tenant_id, run, sources).await;
+                outcome.and_then(|outcome| Ok(train_summary(outcome)?))
+            }
+            FileWork::Prediction(work) => {
+                let models = own_files.last().map_or(Path::new(""), FileUse::path);
+                let summary = runner.predict_with(&spec(work), models, tenant_id, run, sources).await;
+                summary.and_then(|summary| Ok(predict_summary(summary)?))
+            }
+        }
+    };
     let ran = tokio::select! {
-        ran = runner.run_with(&work.job, job.tenant_id(), run, Arc::new(sources)) => ran,
+        ran = running => ran,
         bytes = beyond(scratch.path(), settings.file_bytes_max) => {
             return Err(too_large(bytes, settings.file_bytes_max));
         }
     };
-    let outcome = ran.map_err(|error| fault(error, &scratch, &work.job.output.path))?;
+    let summary = ran.map_err(|error| fault(error, &scratch, work.output()))?;
     let in_use = cluster.jobs.index().files_in_use(tenant);
     let (files, tenant_name, path) = (cluster.tenant_files.clone(), tenant.clone(), scratch.path().join(OUTPUT));
     let adopted = tokio::task::spawn_blocking(move || files.adopt(&tenant_name, &path, &settings, &in_use));
@@ -180,7 +228,19 @@ async fn run_job(
         error => Fault::new(Code::StoreFull, format!("the output: {error}")),
     })?;
     files::replicate(cluster, tenant, &[output], OUTPUT_COPIES).await;
-    Ok((summary(outcome)?, output))
+    Ok((summary, output))
+}
+
+/// Returns the prediction, with the names of its files as paths.
+fn spec(PredictionWork { models, inputs, output, model, file, components: _ }: &PredictionWork) -> PredictSpec {
+    PredictSpec {
+        models: (&models.name).into(),
+        input: inputs.iter().map(|input| input.name.clone()).collect(),
+        output: output.into(),
+        model: model.clone(),
+        file: file.clone(),
+        components: Vec::new(),
+    }
 }
 
 fn runner(
@@ -206,12 +266,16 @@ fn runner(
 fn sources(
     cluster: &ClusterState,
     job: &ClusterJob,
-    work: &JobFileWork,
-    inputs: &[FileUse],
+    work: FileWork<'_>,
+    files: &[FileUse],
     scratch: &IncompletePath,
 ) -> JobSources {
-    let named = work.inputs.iter().zip(inputs);
-    let named = named.map(|(input, file)| NamedFile { name: input.name.clone(), path: file.path().to_owned() });
+    let named = work.files().into_iter().zip(files);
+    let named = named.map(|(named, file)| NamedFile { name: named.name.clone(), path: file.path().to_owned() });
+    let inputs = match work {
+        FileWork::JobFile(work) => work.inputs.len(),
+        FileWork::Prediction(work) => work.inputs.len(),
+    };
     let component = |component: &JobComponent| NamedComponent {
         name: (&component.name).into(),
         found: (&component.found).into(),
@@ -219,8 +283,8 @@ fn sources(
         component: component.component,
     };
     JobSources {
-        inputs: named.collect(),
-        components: work.components.iter().map(component).collect(),
+        inputs: named.take(inputs).collect(),
+        components: work.components().iter().map(component).collect(),
         output: scratch.path().join(OUTPUT),
     }
 }
@@ -246,7 +310,7 @@ fn too_large(bytes: u64, max: u64) -> Fault {
 }
 
 /// Encodes the summary of a run, with its first failures.
-fn summary(mut outcome: JobOutcome) -> Result<Value, Fault> {
+fn train_summary(mut outcome: JobOutcome) -> Result<Value, Fault> {
     match &mut outcome {
         JobOutcome::Models(summary) => {
             summary.failures.truncate(FAILURES_MAX);
@@ -256,6 +320,12 @@ fn summary(mut outcome: JobOutcome) -> Result<Value, Fault> {
         JobOutcome::Rows(summary) => summary.peak_memory_bytes = 0,
     }
     serde_json::to_value(outcome).map_err(host_fault)
+}
+
+/// Encodes the summary of a prediction.
+fn predict_summary(mut summary: PredictSummary) -> Result<Value, Fault> {
+    summary.peak_memory_bytes = 0;
+    serde_json::to_value(summary).map_err(host_fault)
 }
 
 /// Returns the fault of a failed run. The tenant must not learn where the node stores its output.

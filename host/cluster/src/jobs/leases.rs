@@ -17,7 +17,7 @@ use super::job::{
     ClusterJob, FileArgument, JobWork, ProgramWork, RESULT_BYTES_MAX, all_keys, job_key, owner_key, owner_value,
     submission_key,
 };
-use super::job_files::{self, FinishedRun};
+use super::job_files::{self, FileWork, FinishedRun};
 use crate::components;
 use crate::encoding;
 use crate::error::{ClusterError, host_fault};
@@ -205,7 +205,8 @@ pub(crate) fn start(cluster: &Arc<ClusterState>, owned: OwnedJob) {
 
 async fn run(cluster: &ClusterState, job: &ClusterJob) -> FinishedRun {
     match &job.work {
-        JobWork::JobFile { job_file } => job_files::run(cluster, job, job_file).await,
+        JobWork::JobFile { job_file } => job_files::run(cluster, job, FileWork::JobFile(job_file)).await,
+        JobWork::Prediction { prediction } => job_files::run(cluster, job, FileWork::Prediction(prediction)).await,
         JobWork::Program(program) => match run_program(cluster, job, program).await {
             Ok(summary) => {
                 FinishedRun { state: RunState::Succeeded, result: summary.result, output: None, error: None }

@@ -25,7 +25,9 @@ mod uploaded;
 
 pub use client::{ClientTimeouts, ClusterClient, FollowEvent};
 pub(crate) use door::Door;
-pub use job::{ClusterJob, FileArgument, JobComponent, JobFileWork, JobWork, ProgramWork, SubmissionKey};
+pub use job::{
+    ClusterJob, FileArgument, JobComponent, JobFileWork, JobWork, PredictionWork, ProgramWork, SubmissionKey,
+};
 pub(crate) use job::{key_of_tenant, keys_of_tenant, tenant_id, tenant_keys};
 pub(crate) use leases::{hand_over, hold_leases};
 pub(crate) use local_jobs::{LocalJobs, remove_folders};

@@ -12,13 +12,14 @@ use sandbar_wire::{Frames, Name};
 use serde::{Deserialize, Serialize};
 
 use super::job::{
-    ClusterJob, JobFileWork, JobWork, ProgramWork, WORK_BYTES_MAX, job_key, submission_key, submitted_key,
+    ClusterJob, JobComponent, JobFileWork, JobWork, PredictionWork, ProgramWork, WORK_BYTES_MAX, job_key,
+    submission_key, submitted_key,
 };
 use super::leases::{acquire, start};
 use super::lookup;
 use super::tenant_messages::{NewClusterJob, RefusalCode, TenantResponse};
 use super::tenant_responses::{Outcome, node_failed, refused, rejected, retry_later, send, while_in_progress};
-use crate::files::{FileUse, StoredFile};
+use crate::files::{FileUse, NamedStoredFile, StoredFile};
 use crate::state::ClusterState;
 use crate::tenants::{self, TenantSettings};
 use crate::uploads::UploadError;
@@ -73,12 +74,8 @@ pub(crate) async fn submit(
             let loaded = while_in_progress(frames, upload.load(program.component)).await?;
             check_files(&loaded, program)?;
         }
-        JobWork::JobFile { job_file } => {
-            for component in &job_file.components {
-                let send = TenantResponse::SendContent(component.component.into());
-                upload.component((component.component, component.bytes), &send, frames).await?;
-            }
-        }
+        JobWork::JobFile { job_file } => upload.components(&job_file.components, frames).await?,
+        JobWork::Prediction { prediction } => upload.components(&prediction.components, frames).await?,
     }
     // Until the job is stored, this keeps its files.
     let _files = upload.files(&new.work.files(), frames).await?;
@@ -90,7 +87,7 @@ pub(crate) async fn submit(
 pub(crate) fn check_submission(new: &NewClusterJob) -> Outcome<()> {
     let (code, task) = match &new.work {
         JobWork::Program(program) => (RefusalCode::Arguments, program.task.as_str()),
-        JobWork::JobFile { .. } => (RefusalCode::JobFile, ""),
+        JobWork::JobFile { .. } | JobWork::Prediction { .. } => (RefusalCode::JobFile, ""),
     };
     let texts = [("program", new.program.len(), PROGRAM_BYTES_MAX), ("name of the task", task.len(), TASK_BYTES_MAX)];
     for (name, bytes, max) in texts {
@@ -98,9 +95,12 @@ pub(crate) fn check_submission(new: &NewClusterJob) -> Outcome<()> {
             return Err(refused(RefusalCode::Request, format!("the {name} has {bytes} bytes, the limit is {max}")));
         }
     }
-    if let JobWork::JobFile { job_file } = &new.work {
-        check_job_file(job_file).map_err(|message| refused(RefusalCode::JobFile, message))?;
-    }
+    let checked = match &new.work {
+        JobWork::Program(_) => Ok(()),
+        JobWork::JobFile { job_file } => check_job_file(job_file),
+        JobWork::Prediction { prediction } => check_prediction(prediction),
+    };
+    checked.map_err(|message| refused(RefusalCode::JobFile, message))?;
     let count = new.work.arguments().len();
     if count > ARGUMENTS_MAX {
         return Err(refused(code, format!("the job has {count} arguments, the limit is {ARGUMENTS_MAX}")));
@@ -123,24 +123,38 @@ fn check_job_file(JobFileWork { job, inputs, components }: &JobFileWork) -> Resu
             "`output.partition_by` is not supported by clusters: leave it out, or run the job locally".to_owned()
         );
     }
+    check_names(inputs, components, &[])?;
+    let is_sent = |path: &str| components.iter().any(|component| component.name == path);
+    match job.components().find(|path| !is_sent(path)) {
+        Some(path) => Err(format!("the job names the component `{path}`, and does not come with it")),
+        None => Ok(()),
+    }
+}
+
+/// Checks the names of a prediction. Its models are checked when it runs.
+fn check_prediction(work: &PredictionWork) -> Result<(), String> {
+    let PredictionWork { models, inputs, output, model, file, components } = work;
+    let others: Vec<&String> = [&models.name, output].into_iter().chain(model).chain(file).collect();
+    check_names(inputs, components, &others)
+}
+
+/// Checks that there is an input, that no two inputs have one name, and the lengths of these names and of `others`.
+fn check_names(inputs: &[NamedStoredFile], components: &[JobComponent], others: &[&String]) -> Result<(), String> {
     if inputs.is_empty() {
         return Err("the job has no input file".to_owned());
     }
     let names = inputs.iter().map(|input| &input.name);
     let paths = components.iter().flat_map(|component| [&component.name, &component.found]);
-    if let Some(long) = names.clone().chain(paths).find(|name| name.len() > NAME_BYTES_MAX) {
+    let mut all = names.clone().chain(paths).chain(others.iter().copied());
+    if let Some(long) = all.find(|name| name.len() > NAME_BYTES_MAX) {
         return Err(format!("the name of a file has {} bytes, the limit is {NAME_BYTES_MAX}", long.len()));
     }
     let mut seen = BTreeSet::new();
     if let Some(twice) = names.clone().find(|name| !seen.insert(*name)) {
         return Err(format!("two input files are called `{twice}`"));
     }
-    if let Some(url) = names.clone().find(|name| name.contains("://")) {
-        return Err(format!("`{url}` is a URL: a cluster reads none for its tenants; download the file"));
-    }
-    let is_sent = |path: &str| components.iter().any(|component| component.name == path);
-    match job.components().find(|path| !is_sent(path)) {
-        Some(path) => Err(format!("the job names the component `{path}`, and does not come with it")),
+    match names.clone().find(|name| name.contains("://")) {
+        Some(url) => Err(format!("`{url}` is a URL: a cluster reads none for its tenants; download the file")),
         None => Ok(()),
     }
 }
@@ -202,6 +216,15 @@ impl Upload<'_> {
         let received = cluster.tenant_components.receive(tenant, component, bytes, settings, &in_use, frames).await;
         received.map_err(|error| not_stored(RefusalCode::Component, error))?;
         self.count(bytes).await
+    }
+
+    /// Receives the components of a job file or a prediction like [`Upload::component`].
+    async fn components(self, components: &[JobComponent], frames: &mut Frames) -> Outcome<()> {
+        for component in components {
+            let send = TenantResponse::SendContent(component.component.into());
+            self.component((component.component, component.bytes), &send, frames).await?;
+        }
+        Ok(())
     }
 
     /// Loads a program. Reports one that can't run at once.
@@ -374,9 +397,7 @@ fn job(tenant: &Name, new: &NewClusterJob) -> ClusterJob {
 mod tests {
     use sandbar_train::Job;
 
-    use super::super::job::JobComponent;
     use super::*;
-    use crate::files::NamedStoredFile;
 
     #[test]
     fn submissions_are_bounded() {
@@ -465,5 +486,26 @@ mod tests {
             },
             "`output.partition_by` is not supported",
         );
+        let valid = PredictionWork {
+            models: input("models.parquet"),
+            inputs: vec![input("data/a.csv")],
+            output: "out.csv".to_owned(),
+            model: None,
+            file: None,
+            components: vec![component("m")],
+        };
+        let check = |change: &dyn Fn(&mut PredictionWork), expected: &str| {
+            let mut changed = valid.clone();
+            change(&mut changed);
+            let error = check_prediction(&changed).err().unwrap_or_default();
+            assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{error}");
+        };
+        let long = || "x".repeat(NAME_BYTES_MAX + 1);
+        check(&|_| {}, "");
+        check(&|work| work.inputs.clear(), "no input file");
+        check(&|work| work.inputs.push(input("data/a.csv")), "two input files are called `data/a.csv`");
+        check(&|work| work.models.name = long(), "has 4097 bytes");
+        check(&|work| work.output = long(), "has 4097 bytes");
+        check(&|work| work.file = Some(long()), "has 4097 bytes");
     }
 }

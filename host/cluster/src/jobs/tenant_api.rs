@@ -317,6 +317,10 @@ fn shorten(mut job: ClusterJob) -> ClusterJob {
             job.transform.clear();
             job.train = None;
         }
+        JobWork::Prediction { prediction } => {
+            prediction.inputs.clear();
+            prediction.components.clear();
+        }
     }
     if let Some(error) = &mut job.error {
         cut(&mut error.message);
@@ -392,8 +396,8 @@ async fn handle_query(
         return Err(refused(RefusalCode::Query, reason));
     }
     let job = lookup::find(cluster, tenant, text).await?;
-    if matches!(job.work, JobWork::JobFile { .. }) {
-        return Err(refused(RefusalCode::Query, "the job runs a job file, which has no tasks"));
+    if !matches!(job.work, JobWork::Program(_)) {
+        return Err(refused(RefusalCode::Query, "the job runs a job file or predicts: it has no tasks"));
     }
     match lookup::locate(cluster, &job).await? {
         JobLocation::OtherNode(address) => return Ok(Some(TenantResponse::Redirect(address.to_string()))),

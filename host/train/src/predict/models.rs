@@ -10,8 +10,8 @@ use arrow_row::{RowConverter, SortField};
 use arrow_schema::DataType;
 use futures::TryStreamExt;
 use sandbar_core::{Code, Fault, FunctionKind};
-use sandbar_dataset::{Scan, ScanOptions, ScanSource, TextOptions};
-use sandbar_functions::ModelFunctions;
+use sandbar_dataset::{NamedFile, Scan, ScanOptions, ScanSource, TextOptions};
+use sandbar_functions::{FunctionError, FunctionLoader, ModelComponents, ModelFunctions};
 use sandbar_worker::Binding;
 
 use super::keys::{KeyColumn, cast_key};
@@ -73,13 +73,15 @@ pub(super) struct StoredModels {
 }
 
 impl ModelSet {
-    /// Opens the models of a file, and binds the functions of their job.
+    /// Opens the models in `file`, and binds the functions of their job.
     pub(super) async fn open(
         runner: &JobExecution,
         metadata: JobMetadata,
         spec: &PredictSpec,
+        file: &Path,
     ) -> Result<StoredModels, TrainError> {
         let JobMetadata { job, trainers, transforms: origins } = metadata;
+        let limits = runner.limits(&job);
         let text = job.input.text_options().map_err(|e| invalid_models(&spec.models, e))?;
         let Some(train) = job.train else {
             return Err(invalid_models(&spec.models, "its metadata is malformed: the job trains no models"));
@@ -97,21 +99,26 @@ impl ModelSet {
                 format!("it has no models `{label}`{hint}; its models are {}", labels.join(", ")),
             ));
         }
-        let mut components = ModelFunctions::new(&runner.functions, &spec.models, &spec.components, job.limits).await?;
-        components.check_named(&origins.iter().chain(trainers.values()).collect::<Vec<_>>())?;
+        let components = match &runner.sources {
+            Some(sources) => ModelComponents::only(&spec.models, &sources.components),
+            None => components(&runner.functions, spec).await?,
+        };
+        components.check_added(&origins.iter().chain(trainers.values()).collect::<Vec<_>>())?;
+        let mut functions = ModelFunctions::new(&runner.functions, components, limits);
         let mut transforms = Vec::new();
         for (transform, origin) in job.transform.iter().zip(&origins) {
-            let bound = components.bind(origin, &TRANSFORM_KINDS, &transform.params).await?;
+            let bound = functions.bind(origin, &TRANSFORM_KINDS, &transform.params).await?;
             transforms.push(Transform::new(bound, transform, runner.progress.clone())?);
         }
         let mut bindings = Vec::new();
         for trainer in trainers.values() {
             let params = serde_json::from_str(&trainer.params).map_err(|e| invalid_models(&spec.models, e))?;
-            bindings.push(components.bind(trainer, &[FunctionKind::Trainer], &params).await?.binding);
+            bindings.push(functions.bind(trainer, &[FunctionKind::Trainer], &params).await?.binding);
         }
         let keys =
             train.per_file.then(|| "file".to_owned()).into_iter().chain(train.group_by.clone()).collect::<Vec<_>>();
-        let batches = read_models(spec, &keys).await?;
+        let bytes_max = runner.sources.as_ref().map(|_| runner.options.memory_bytes_max);
+        let batches = read_models(spec, file, &keys, bytes_max).await?;
         let mut models = ModelSet::new(train, &batches, keys.len(), bindings)?;
         models.add(spec, &batches, keys.len(), &labels)?;
         // With transforms, the keys are not columns of the input file.
@@ -301,19 +308,51 @@ impl AsRef<[u8]> for KeyRow<'_> {
     }
 }
 
-/// Reads the best models of all groups, or those of one label: key columns, label and serialized model.
-async fn read_models(spec: &PredictSpec, keys: &[String]) -> Result<Vec<RecordBatch>, TrainError> {
+/// Returns the components that the models of this machine may use: cached ones, and those that the user names, which are
+/// built if they are crates.
+async fn components<'a>(loader: &'a FunctionLoader, spec: &'a PredictSpec) -> Result<ModelComponents<'a>, TrainError> {
+    let mut components = ModelComponents::cached(&spec.models, &loader.options().cache);
+    for path in &spec.components {
+        let found = loader.find("--component", path)?;
+        let file = loader.component_file(&found).await.map_err(FunctionError::from)?;
+        components.add(path, file)?;
+    }
+    Ok(components)
+}
+
+/// Reads the best models of all groups, or those of one label: key columns, label and serialized model. Fails if they
+/// have more than `bytes_max` bytes in memory.
+async fn read_models(
+    spec: &PredictSpec,
+    file: &Path,
+    keys: &[String],
+    bytes_max: Option<u64>,
+) -> Result<Vec<RecordBatch>, TrainError> {
     let filter = match &spec.model {
         Some(label) => format!("model = '{}'", label.replace('\'', "''")),
         None => "rank = 1".to_owned(),
     };
     let columns = keys.iter().cloned().chain(["model".to_owned(), "model_bytes".to_owned()]).collect();
-    let paths = vec![spec.models.display().to_string()];
-    let source = ScanSource { paths, filter: Some(filter), columns: Some(columns), ..ScanSource::default() };
+    let name = spec.models.display().to_string();
+    let named = Some([NamedFile { name: name.clone(), path: file.to_owned() }].into());
+    let source =
+        ScanSource { paths: vec![name], named, filter: Some(filter), columns: Some(columns), ..ScanSource::default() };
     let scan = Scan::open(source, ScanOptions::default()).await?;
-    let mut batches = Vec::new();
+    let (mut batches, mut bytes) = (Vec::new(), 0);
     for morsel in 0..scan.morsels().len() {
-        batches.extend(scan.read(morsel)?.try_collect::<Vec<_>>().await?);
+        let mut read = scan.read(morsel)?;
+        while let Some(batch) = read.try_next().await? {
+            bytes += batch.get_array_memory_size() as u64;
+            if let Some(max) = bytes_max.filter(|max| bytes > *max) {
+                let message = format!(
+                    "{}: its models have more than {max} bytes in memory, the limit (memory-bytes-max): predict with fewer \
+                     models, or ask the operator",
+                    spec.models.display()
+                );
+                return Err(Fault::new(Code::TenantLimit, message).into());
+            }
+            batches.push(batch);
+        }
     }
     Ok(batches)
 }

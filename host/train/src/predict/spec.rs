@@ -60,6 +60,6 @@ impl PredictSpec {
     /// # Errors
     /// Fails if the model file is unreadable or not the output of a job.
     pub fn limits(&self) -> Result<Limits, TrainError> {
-        Ok(JobMetadata::read(&self.models)?.job.limits)
+        Ok(JobMetadata::read(&self.models, &self.models)?.job.limits)
     }
 }
