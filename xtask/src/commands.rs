@@ -170,14 +170,21 @@ fn generate_data(workspace: &Workspace, arguments: &[OsString], stdout: Stdio) -
 /// Runs a benchmark. Its stdout is the result and is inherited.
 pub fn bench(workspace: &Workspace, arguments: &[OsString]) -> Result {
     setup()?;
-    run_quiet_stdout(workspace.build_host().args(["--package", "sandbar-bench"]), NO_BUILD)?;
+    let build = |more: &[&str]| {
+        let mut cargo = workspace.build_host();
+        run_quiet_stdout(cargo.args(["--package", "sandbar-bench"]).args(more), NO_BUILD)
+    };
+    build(&[])?;
+    // Built of the same packages, so that nothing else is compiled again.
+    let without_walls = ["--features", "sandbar-worker-program/without-walls", "--bin", "host-worker-without-walls"];
     // The example of `host/wire` that measures transfers between processes.
     let transfer = ["--package", "sandbar-wire", "--example", "transfer"];
-    run_quiet_stdout(workspace.cargo().args(["build", "--release"]).args(transfer), NO_BUILD)?;
-    if arguments.first().is_some_and(|name| name == "walls") {
-        let worker = ["--package", "sandbar-worker-program", "--features", "without-walls"];
-        let worker = [&worker[..], &["--bin", "host-worker-without-walls"]].concat();
-        run_quiet_stdout(workspace.cargo().args(["build", "--release"]).args(worker), NO_BUILD)?;
+    let selects = |names: &[&str]| arguments.iter().any(|argument| names.iter().any(|name| argument == name));
+    if selects(&["walls"]) {
+        build(&without_walls)?;
+    }
+    if selects(&["transfer", "broadcast", "all"]) {
+        run_quiet_stdout(workspace.cargo().args(["build", "--release"]).args(transfer), NO_BUILD)?;
     }
     run_own(
         Command::new(workspace.program("sandbar-bench")).args(arguments),
