@@ -158,6 +158,19 @@ fn equal_shares(report: Report, effort: Effort, program: &std::path::Path) -> Re
         rates.iter().fold((f64::INFINITY, 0f64), |(least, most), rate| (least.min(*rate), most.max(*rate)));
     report.value("tenants/least share of them", least / mean, "of mean");
     report.value("tenants/largest share of them", most / mean, "of mean");
+    // Which tenants get less, if any do.
+    let share = |of: &dyn Fn(usize) -> bool| {
+        let chosen: Vec<f64> = (0..rates.len()).filter(|number| of(*number)).map(|number| rates[number]).collect();
+        chosen.iter().sum::<f64>() / chosen.len().max(1) as f64 / mean
+    };
+    for (index, ms) in TASK_MS.iter().enumerate() {
+        let share = share(&|number| number % TASK_MS.len() == index);
+        report.value(&format!("tenants/share of those with tasks of {ms} ms"), share, "of mean");
+    }
+    for (index, at_once) in AT_ONCE.iter().enumerate() {
+        let share = share(&|number| number / TASK_MS.len() % AT_ONCE.len() == index);
+        report.value(&format!("tenants/share of those with {at_once} tasks at once"), share, "of mean");
+    }
     Ok(())
 }
 

@@ -82,9 +82,11 @@ fn run_each(kinds: &[Kind]) {
                 problems.borrow_mut().push(problem);
             }
         };
+        scene.reset_peak();
         let observed = scene.attack(&scene.attackers[0], kind, time_of(kind), &victim);
         if std::env::var_os("SANDBAR_ATTACKS").is_some() {
-            print_line(format_args!("{} ({:?}): {observed:?}", kind.name, since.elapsed()));
+            let (time, mib) = (since.elapsed(), scene.peak_memory() >> 20);
+            print_line(format_args!("{} ({time:?}, node at most {mib} MiB): {observed:?}", kind.name));
         }
         let mut problems = problems.into_inner();
         if !observed.matches(&kind.outcome) {

@@ -10,6 +10,7 @@ use tokio::runtime::Runtime;
 use super::client::{Account, Program};
 use super::{Attack, Kind, Outcome};
 use crate::cluster::Nodes;
+use crate::door::status_kib;
 
 pub const HOSTILE_PROGRAM: &str = "tests/hostile/program";
 /// Program and steps of each task of the victim's job.
@@ -131,20 +132,59 @@ impl Scene {
         panics.or_else(|| node.has_ended().then(|| format!("the node has ended: {log}")))
     }
 
-    /// Returns the proportional resident memory of the node's process, and of it and all its children, in bytes.
-    pub fn memory(&self) -> (u64, u64) {
+    /// Returns the memory of the node.
+    pub fn memory(&self) -> NodeMemory {
         let node = self.nodes.process("node-1");
-        let (own, others) = (memory_bytes(node), children(node).into_iter().map(memory_bytes));
-        (own, own + others.sum::<u64>())
+        let (own, shared) = memory_bytes(node);
+        let others: Vec<(u64, u64)> = children(node).into_iter().map(memory_bytes).collect();
+        NodeMemory {
+            own,
+            others: others.iter().map(|(own, _)| own).sum(),
+            shared: others.iter().fold(shared, |sum, (_, shared)| sum + shared),
+        }
+    }
+
+    /// Forgets the peak memory of the node's process.
+    pub fn reset_peak(&self) {
+        let _ = std::fs::write(format!("/proc/{}/clear_refs", self.nodes.process("node-1")), "5");
+    }
+
+    /// Returns the peak resident memory of the node's process since it was reset, with what it shares, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        status_kib(self.nodes.process("node-1"), "VmHWM") << 10
     }
 }
 
-/// Returns the proportional resident bytes of a process; zero if it has ended.
-fn memory_bytes(process: u32) -> u64 {
+/// Resident memory of a node's processes in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NodeMemory {
+    /// Memory of the node's process alone.
+    pub own: u64,
+    /// Memory that each of its children has alone.
+    pub others: u64,
+    /// Memory files, which processes share: objects, code, rings.
+    pub shared: u64,
+}
+
+impl NodeMemory {
+    /// Returns the larger of each.
+    pub fn max(self, other: NodeMemory) -> NodeMemory {
+        NodeMemory {
+            own: self.own.max(other.own),
+            others: self.others.max(other.others),
+            shared: self.shared.max(other.shared),
+        }
+    }
+}
+
+/// Returns the resident bytes of a process, proportionally: its own, and those of memory files; zero if it has ended.
+fn memory_bytes(process: u32) -> (u64, u64) {
     let text = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
+    let bytes = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).unwrap_or(0) << 10
+    };
+    (bytes("Pss_Anon:") + bytes("Pss_File:"), bytes("Pss_Shmem:"))
 }
 
 /// Returns the result of `honest` of the victim's program.

@@ -13,7 +13,7 @@ use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 use sandbar_seeds::{number_from_env, one_seed, seed_of_clock};
 use sandbar_tests::{is_alive, print_line};
 
-use super::scene::{ATTACKER_LIMITS, Observed, Scene};
+use super::scene::{ATTACKER_LIMITS, NodeMemory, Observed, Scene};
 use super::{Kind, kinds};
 
 /// Attacks and tenants by default.
@@ -39,8 +39,8 @@ struct Log {
     runs: BTreeMap<&'static str, (u64, u64)>,
     /// The first other outcome of each kind.
     others: BTreeMap<&'static str, String>,
-    /// Peak memory of the node, and of it and its children, in bytes.
-    memory: (u64, u64),
+    /// Peak memory of the node.
+    memory: NodeMemory,
 }
 
 #[test]
@@ -100,9 +100,9 @@ fn storm(scene: &Scene, runs: u64, seed: u64) -> Log {
         });
         let sampler = scope.spawn(|| {
             while !is_over.load(Relaxed) {
-                let (node, all) = scene.memory();
+                let now = scene.memory();
                 let peak = &mut log.lock().unwrap().memory;
-                *peak = (peak.0.max(node), peak.1.max(all));
+                *peak = peak.max(now);
                 std::thread::sleep(SAMPLE_INTERVAL);
             }
         });
@@ -141,7 +141,7 @@ fn quantile(times: &[Duration], share: f64) -> Duration {
         .unwrap_or_default()
 }
 
-fn report(log: &Log, before: &[Duration], after: &[Duration], memory_before: (u64, u64), attackers: u64) {
+fn report(log: &Log, before: &[Duration], after: &[Duration], memory_before: NodeMemory, attackers: u64) {
     let line = |label: &str, times: &[Duration]| {
         let total: f64 = times.iter().map(Duration::as_secs_f64).sum();
         let (median, last) = (quantile(times, 0.5), quantile(times, 0.99));
@@ -151,22 +151,28 @@ fn report(log: &Log, before: &[Duration], after: &[Duration], memory_before: (u6
     };
     let alone = line("alone", &[before, after].concat());
     let beside = line("beside the attacks", &log.times);
+    let tenants = attackers + 1;
     print_line(format_args!(
-        "rate {:.2} of that alone (fair share of {} tenants: {:.2}), p99 {:.1} times that alone",
+        "rate {:.2} of that alone (fair share of {tenants} tenants: {:.2}), p99 {:.1} times that alone, {:.1} times that \
+         with a fair share",
         beside.0 / alone.0,
-        attackers + 1,
-        1.0 / (attackers + 1) as f64,
-        beside.1 / alone.1
+        1.0 / tenants as f64,
+        beside.1 / alone.1,
+        beside.1 / alone.1 / tenants as f64,
     ));
     let mib = |bytes: u64| bytes >> 20;
     let tenant_mib: u64 = ATTACKER_LIMITS[0].1.trim_end_matches("MiB").parse().expect("a limit in MiB");
-    let budget = mib(memory_before.0) + attackers * tenant_mib;
+    let budget = mib(memory_before.own) + attackers * tenant_mib;
     print_line(format_args!(
-        "memory of the node at most {} MiB (before {} MiB; budget with {attackers} x {tenant_mib} MiB of tenants: {budget} MiB); of all processes at most {} MiB (before {} MiB; objects have {OBJECT_MEMORY_MIB} MiB)",
-        mib(log.memory.0),
-        mib(memory_before.0),
-        mib(log.memory.1),
-        mib(memory_before.1),
+        "memory of the node's process at most {} MiB (before {} MiB; budget with {attackers} x {tenant_mib} MiB of tenants: \
+         {budget} MiB); of the others {} MiB (before {} MiB); of memory files {} MiB (before {} MiB; objects have \
+         {OBJECT_MEMORY_MIB} MiB)",
+        mib(log.memory.own),
+        mib(memory_before.own),
+        mib(log.memory.others),
+        mib(memory_before.others),
+        mib(log.memory.shared),
+        mib(memory_before.shared),
     ));
     let runs: u64 = log.runs.values().map(|(runs, _)| runs).sum();
     let others: u64 = log.runs.values().map(|(_, others)| others).sum();
